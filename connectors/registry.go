@@ -1,0 +1,135 @@
+package connectors
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+)
+
+// Env is what a connector may need beyond its own config.
+type Env struct {
+	// Node is the name of this node, for node locality.
+	Node string
+	// DataDir is this node's data directory ("" in tools that have none).
+	DataDir string
+	Budget  *message.Budget
+}
+
+// Type is an endpoint type with its constructors. New* get the pointer that
+// NewConfig returned, decoded; they do not connect.
+type Type struct {
+	route.EndpointType
+	NewSource func(config any, spec *route.Spec, env Env) (Source, error)
+	NewSink   func(config any, spec *route.Spec, env Env) (Sink, error)
+}
+
+// Middleware changes batches in place. One value serves one partition run and
+// one goroutine at a time.
+type Middleware interface {
+	// Process may drop messages (Batch.Keep), change payloads and metadata. An
+	// error of class data names records by *RowsError; any other ends the run.
+	// It may wait (limiter) as long as it heeds ctx.
+	Process(ctx context.Context, b *message.Batch) error
+	Close() error
+}
+
+// MiddlewareType is a middleware type with its constructor.
+type MiddlewareType struct {
+	route.MiddlewareType
+	New func(config any, spec *route.Spec) (func() Middleware, error)
+}
+
+// Registry holds the types a binary was built with. Filled once, at start, then
+// read only. It implements route.Types.
+type Registry struct {
+	endpoints   map[string]Type
+	middlewares map[string]MiddlewareType
+}
+
+// NewRegistry makes a registry of the given types.
+func NewRegistry(endpoints []Type, middlewares []MiddlewareType) *Registry {
+	r := &Registry{endpoints: map[string]Type{}, middlewares: map[string]MiddlewareType{}}
+	for _, t := range endpoints {
+		if _, twice := r.endpoints[t.Name]; twice {
+			panic(fmt.Sprintf("connectors: endpoint %q registered twice", t.Name))
+		}
+		r.endpoints[t.Name] = t
+	}
+	for _, t := range middlewares {
+		if _, twice := r.middlewares[t.Name]; twice {
+			panic(fmt.Sprintf("connectors: middleware %q registered twice", t.Name))
+		}
+		r.middlewares[t.Name] = t
+	}
+	return r
+}
+
+// Endpoint implements route.Types.
+func (r *Registry) Endpoint(name string) (route.EndpointType, bool) {
+	t, ok := r.endpoints[name]
+	return t.EndpointType, ok
+}
+
+// Middleware implements route.Types.
+func (r *Registry) Middleware(name string) (route.MiddlewareType, bool) {
+	t, ok := r.middlewares[name]
+	return t.MiddlewareType, ok
+}
+
+// EndpointNames implements route.Types.
+func (r *Registry) EndpointNames() []string { return sortedKeys(r.endpoints) }
+
+// MiddlewareNames implements route.Types.
+func (r *Registry) MiddlewareNames() []string { return sortedKeys(r.middlewares) }
+
+// Source builds the source of a route.
+func (r *Registry) Source(spec *route.Spec, env Env) (Source, error) {
+	t, ok := r.endpoints[spec.Input.Type]
+	if !ok || t.NewSource == nil {
+		return nil, Permanent(fmt.Errorf("route %s: %q cannot be an input", spec.Name, spec.Input.Type), "")
+	}
+	return t.NewSource(spec.Input.Config, spec, env)
+}
+
+// Sink builds the sink of a route.
+func (r *Registry) Sink(spec *route.Spec, env Env) (Sink, error) {
+	t, ok := r.endpoints[spec.Output.Type]
+	if !ok || t.NewSink == nil {
+		return nil, Permanent(fmt.Errorf("route %s: %q cannot be an output", spec.Name, spec.Output.Type), "")
+	}
+	return t.NewSink(spec.Output.Config, spec, env)
+}
+
+// Middlewares builds the factories of a route's middlewares in the order a
+// message passes them: input side, then output side. On the input the first
+// listed is the outermost, so a message passes the last one first.
+func (r *Registry) Middlewares(spec *route.Spec) ([]func() Middleware, error) {
+	in := slices.Clone(spec.Input.Middlewares)
+	slices.Reverse(in)
+	var out []func() Middleware
+	for _, m := range append(in, spec.Output.Middlewares...) {
+		t, ok := r.middlewares[m.Type]
+		if !ok {
+			return nil, Permanent(fmt.Errorf("route %s: no middleware %q", spec.Name, m.Type), "")
+		}
+		f, err := t.New(m.Config, spec)
+		if err != nil {
+			return nil, Permanent(fmt.Errorf("route %s: %s: %w", spec.Name, m.Type, err), "")
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	out := make([]K, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

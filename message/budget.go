@@ -1,0 +1,109 @@
+package message
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// Budget is the one bound on the bytes that batches hold in this process
+// (invariant 8): a reader takes room before it reads, Batch.Release gives it
+// back, so a slow sink stops its readers. Safe for concurrent use.
+type Budget struct {
+	size int64
+	sem  *semaphore.Weighted
+}
+
+// DefaultBudget is the default of --memory: 128 MiB keep two cores busy with
+// batches of a quarter MiB and leave a small container alive.
+const DefaultBudget = 128 << 20
+
+// NewBudget makes a budget of size bytes.
+func NewBudget(size int64) *Budget {
+	return &Budget{size: size, sem: semaphore.NewWeighted(size)}
+}
+
+// Size is the whole budget in bytes.
+func (g *Budget) Size() int64 { return g.size }
+
+// Acquire waits until n bytes are free. A request larger than the budget is cut
+// to it, so that one huge record can pass alone instead of never. The error is
+// the context's.
+func (g *Budget) Acquire(ctx context.Context, n int64) (Lease, error) {
+	n = min(n, g.size)
+	if err := g.sem.Acquire(ctx, n); err != nil {
+		return Lease{}, err
+	}
+	return Lease{g: g, n: n}, nil
+}
+
+// Lease is a share of a Budget, given back once.
+type Lease struct {
+	g *Budget
+	n int64
+}
+
+func (l *Lease) release() {
+	if l.g != nil && l.n > 0 {
+		l.g.sem.Release(l.n)
+	}
+	l.g, l.n = nil, 0
+}
+
+// Pool hands out batches against a budget and takes their memory back. Each
+// reader has its own pool, so a route with large records does not leave its
+// large arenas to the others. Safe for concurrent use.
+type Pool struct {
+	budget *Budget
+	size   int64
+
+	mu   sync.Mutex
+	free []*Batch
+}
+
+// maxFree bounds what an idle pool keeps: one batch being read, one in the
+// middleware, one being written, one spare.
+const maxFree = 4
+
+// NewPool makes a pool whose batches take size bytes of budget each. The arena
+// may outgrow that by one record, never by more.
+func NewPool(budget *Budget, size int) *Pool {
+	return &Pool{budget: budget, size: int64(size)}
+}
+
+// Get waits for room in the budget and returns an empty batch.
+func (p *Pool) Get(ctx context.Context) (*Batch, error) {
+	lease, err := p.budget.Acquire(ctx, p.size)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	var b *Batch
+	if n := len(p.free); n > 0 {
+		b, p.free = p.free[n-1], p.free[:n-1]
+	}
+	p.mu.Unlock()
+	if b == nil {
+		b = &Batch{Arena: make([]byte, 0, p.size)}
+	}
+	b.reset()
+	b.lease, b.pool = lease, p
+	return b, nil
+}
+
+func (p *Pool) put(b *Batch) {
+	// An arena that one huge record blew up is left to the collector.
+	if int64(cap(b.Arena)) > 4*p.size {
+		return
+	}
+	b.reset()
+	p.mu.Lock()
+	if len(p.free) < maxFree {
+		p.free = append(p.free, b)
+	}
+	p.mu.Unlock()
+}
+
+// NewBatch makes a batch outside any budget or pool, for tests and tools.
+func NewBatch() *Batch { return &Batch{} }

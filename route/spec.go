@@ -1,0 +1,91 @@
+package route
+
+import "time"
+
+// Spec is one decoded route. Defaults are applied; it is valid as far as that
+// can be known without the real systems.
+type Spec struct {
+	Name        string
+	Description string
+	Enabled     bool
+	Input       Endpoint
+	Output      Endpoint
+
+	// Concurrency is the number of middleware workers; order is kept.
+	Concurrency int
+	// BatchSize is the most messages a batch holds.
+	BatchSize int
+	// ExitOnEmpty ends the route at the end of its input.
+	ExitOnEmpty bool
+	// RequiredDelivery refuses a weaker route ("" = anything goes).
+	RequiredDelivery Guarantee
+
+	// CheckpointStore is the URL of the store; "" is the default (the sink
+	// itself where it is transactional, else the coordinator).
+	CheckpointStore string
+	Commit          CommitMode
+	// CheckpointInterval is how often a position is committed where that is
+	// apart from the write.
+	CheckpointInterval time.Duration
+	SharedStorage      bool
+	ExistingParts      string // fail (default) or skip
+	Roll               Roll
+	OnError            OnError
+	MaxRecordBytes     int64
+	// ReconnectInterval and GiveUpAfter bound the back-off on connection errors.
+	ReconnectInterval time.Duration
+	GiveUpAfter       time.Duration
+}
+
+// Endpoint is one side of a route: the type's name, its decoded config and the
+// middlewares beside it, in the order they are written.
+type Endpoint struct {
+	Type        string
+	Config      any
+	Middlewares []Middleware
+	// Where is file:line:column of the endpoint's name, for messages.
+	Where string
+}
+
+// Middleware is one decoded middleware.
+type Middleware struct {
+	Type   string
+	Config any
+	Where  string
+}
+
+// Roll bounds a part: whichever comes first ends it.
+type Roll struct {
+	Bytes   int64         // 64 MiB
+	Records int64         // 1,000,000
+	Age     time.Duration // 10 s
+}
+
+// CommitMode says where the position of a route lives.
+type CommitMode string
+
+const (
+	CommitAuto          CommitMode = "auto"
+	CommitTransactional CommitMode = "transactional"
+	CommitSeparate      CommitMode = "separate"
+)
+
+// OnError is what happens to a record that cannot be handled.
+type OnError string
+
+const (
+	// OnErrorStop stops the partition before the record (default).
+	OnErrorStop OnError = "stop"
+	// OnErrorDrop drops the record and counts it.
+	OnErrorDrop OnError = "drop"
+)
+
+// Guarantee of a route, weakest first.
+type Guarantee string
+
+const (
+	AtMostOnce      Guarantee = "at-most-once"
+	AtLeastOnce     Guarantee = "at-least-once"
+	EffectivelyOnce Guarantee = "effectively-once"
+	ExactlyOnce     Guarantee = "exactly-once"
+)
