@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/lease"
 )
 
 var (
@@ -15,7 +16,7 @@ var (
 	// ErrGap: the source lost data that we had not read, or was replaced.
 	ErrGap = errors.New("gap in the source")
 	// ErrGateClosed: this node cannot prove its lease; writes are cancelled.
-	ErrGateClosed = errors.New("lease cannot be proven alive")
+	ErrGateClosed = lease.ErrGateClosed
 	// ErrSuspect: the sink says another writer may have taken over (killed
 	// session, lost slot); the coordinator decides.
 	ErrSuspect = errors.New("writer may have been taken over")

@@ -20,6 +20,9 @@ var (
 	// ErrUnavailable: no quorum, no leader or no connection within the deadline.
 	// The outcome of a Txn that returns it is unknown.
 	ErrUnavailable = errors.New("lease: coordinator unavailable")
+	// ErrGateClosed: this node cannot prove that its lease is alive, so it must
+	// not write any more.
+	ErrGateClosed = errors.New("lease: cannot be proven alive")
 	// ErrClosed: the coordinator was closed by this process.
 	ErrClosed = errors.New("lease: coordinator closed")
 )
