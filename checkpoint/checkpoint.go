@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 
 	"github.com/mqbridge/mqb/message"
 )
@@ -25,6 +26,11 @@ var (
 	ErrRegressed = errors.New("checkpoint: record went back")
 	// ErrForeign: the record belongs to another cluster, route or source.
 	ErrForeign = errors.New("checkpoint: record belongs to another")
+	// ErrMoved: the record says that it lives in another store now.
+	ErrMoved = errors.New("checkpoint: record was moved to another store")
+	// ErrStaleGeneration: the record was already claimed for a newer generation
+	// of the route than the claimer knows; it must look at the route again.
+	ErrStaleGeneration = errors.New("checkpoint: record belongs to a newer generation of the route")
 	// ErrTooLarge: the encoded record exceeds MaxRecordBytes.
 	ErrTooLarge = errors.New("checkpoint: record too large")
 )
@@ -57,6 +63,17 @@ type Key struct {
 	Partitioning string // "1" until the way a route is cut into partitions changes
 	Partition    string
 	Leg          string
+}
+
+// String is the key as stores see it: path-escaped segments joined by '/'.
+func (k Key) String() string {
+	esc := url.PathEscape
+	return esc(k.Cluster) + "/" + esc(k.RouteUID) + "/" + esc(k.Partitioning) + "/" + esc(k.Partition) + "/" + esc(k.Leg)
+}
+
+// Prefix is the prefix of all keys of the route.
+func (k Key) Prefix() string {
+	return url.PathEscape(k.Cluster) + "/" + url.PathEscape(k.RouteUID) + "/"
 }
 
 // Intent is a part that was promised before it was created (PROTOCOL 5): a new
@@ -94,7 +111,6 @@ type Record struct {
 	SinkState  []byte           `json:"sink_state,omitempty"`
 	MovedTo    string           `json:"moved_to,omitempty"`
 	Tombstone  bool             `json:"tombstone,omitempty"`
-	Checksum   string           `json:"crc,omitempty"` // "crc32c:…" over the record with this field empty
 }
 
 // Entry is one record of a List.
