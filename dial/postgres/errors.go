@@ -1,0 +1,89 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Class says what an error of the driver or the server means.
+type Class int
+
+const (
+	// ClassOther: a lock or statement time-out, a deadlock, a full disk: trying
+	// again may help.
+	ClassOther Class = iota
+	// ClassConnection: the way to the server, or the server is starting or full.
+	ClassConnection
+	// ClassData: the server refused a row for what is in it.
+	ClassData
+	// ClassPermanent: the statement, the schema, or the credentials.
+	ClassPermanent
+	// ClassSuspect: somebody ended our session.
+	ClassSuspect
+	// ClassStopped: our own context ended.
+	ClassStopped
+)
+
+// The SQLSTATEs that are looked at one by one.
+const (
+	// CodeLockTimeout is the state of lock_timeout.
+	CodeLockTimeout = "55P03"
+	// CodeDivisionByZero is what a fence of no rows answers.
+	CodeDivisionByZero = "22012"
+	// CodeUndefinedTable: no such table.
+	CodeUndefinedTable = "42P01"
+)
+
+// Code is the SQLSTATE of an error, "" if the server did not send it.
+func Code(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// Classify is the one place that knows SQLSTATEs and driver errors.
+func Classify(err error) Class {
+	if code := Code(err); len(code) == 5 {
+		return classifyCode(code)
+	}
+	var network net.Error
+	var connect *pgconn.ConnectError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return ClassStopped
+	case errors.As(err, &connect), errors.As(err, &network),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
+		errors.Is(err, pgconn.ErrConnClosed), errors.Is(err, context.DeadlineExceeded):
+		return ClassConnection
+	}
+	return ClassOther
+}
+
+func classifyCode(code string) Class {
+	switch code {
+	case "57P01": // admin_shutdown: pg_terminate_backend, and a server going down
+		return ClassSuspect
+	case "57P02", "57P03", "57P05", "25P03", "25P04", "53300":
+		// crash, starting up, idle and transaction time-outs, too many connections
+		return ClassConnection
+	case "P0001": // a trigger raised it
+		return ClassData
+	case "23000", "54000": // 54000: an index entry too large
+		return ClassData
+	}
+	switch code[:2] {
+	case "08":
+		return ClassConnection
+	case "22", "23", "44": // data, constraints, WITH CHECK OPTION
+		return ClassData
+	case "0A", "28", "3D", "3F", "42":
+		return ClassPermanent
+	}
+	return ClassOther
+}
