@@ -312,8 +312,7 @@ func (p *planner) vacate() {
 //
 // It ends: each move lowers the sum of squared loads. A donor that has nothing
 // to give to the lightest node has nothing to give to any, and stays so unless
-// it receives, since the lightest load never falls. A partition moves at most
-// once in a plan.
+// it receives, since the lightest load never falls.
 func (p *planner) balance() {
 	targets := p.receivers()
 	if len(targets) == 0 {
@@ -353,6 +352,10 @@ func (p *planner) balance() {
 		p.take(i)
 		p.put(i, to)
 		part.reason = cmp.Or(part.reason, ReasonBalance)
+		if !part.handingOff() {
+			movable[to] = append(movable[to], i)
+			exhausted[to] = false
+		}
 	}
 }
 
