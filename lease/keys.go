@@ -66,8 +66,11 @@ func (k Keys) Epoch(routeUID, p string) string {
 
 // Claimed holds a Claimed: the low-water mark of a partition's checkpoint record.
 func (k Keys) Claimed(routeUID, p, leg string) string {
-	return k.prefix + "claimed/" + esc(routeUID) + "/" + esc(p) + "/" + esc(leg)
+	return k.ClaimedBy(routeUID) + esc(p) + "/" + esc(leg)
 }
+
+// ClaimedBy is the prefix of a route's Claimed marks.
+func (k Keys) ClaimedBy(routeUID string) string { return k.prefix + "claimed/" + esc(routeUID) + "/" }
 
 // Statuses is the prefix of Status.
 func (k Keys) Statuses() string { return k.prefix + "status/" }
