@@ -35,6 +35,9 @@ type Spec struct {
 	// ReconnectInterval and GiveUpAfter bound the back-off on connection errors.
 	ReconnectInterval time.Duration
 	GiveUpAfter       time.Duration
+
+	// source is the route as it was decoded, for Normalized and Masked.
+	source *node
 }
 
 // Endpoint is one side of a route: the type's name, its decoded config and the

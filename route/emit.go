@@ -1,0 +1,181 @@
+package route
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Mask stands wherever a secret was.
+const Mask = "***"
+
+// Normalized is the route's own YAML: variables replaced, aliases expanded, keys
+// in the order of the documentation, no comments. DecodeRoute reads it back to
+// an equal Spec. It holds secrets in the clear: it is for the coordinator.
+func (s *Spec) Normalized() string { return s.emit(false) }
+
+// Masked is Normalized for people: secrets, and passwords in URLs, are masked
+// (invariant 11).
+func (s *Spec) Masked() string { return s.emit(true) }
+
+func (s *Spec) emit(mask bool) string {
+	if s.source == nil {
+		return ""
+	}
+	e := emitter{mask: mask}
+	e.node(s.source, 0)
+	return e.b.String()
+}
+
+type emitter struct {
+	b    bytes.Buffer
+	mask bool
+}
+
+// node writes n at the given depth; the line so far ends before the value.
+func (e *emitter) node(n *node, depth int) {
+	switch {
+	case n.secret && e.mask && n.kind != nullNode:
+		e.b.WriteString(" " + strconv.Quote(Mask) + "\n")
+	case n.kind == mappingNode && len(n.entries) > 0:
+		if depth > 0 {
+			e.b.WriteByte('\n')
+		}
+		for _, x := range n.entries {
+			e.indent(depth)
+			e.b.WriteString(scalarText(x.key, true))
+			e.b.WriteByte(':')
+			e.node(x.value, depth+1)
+		}
+	case n.kind == sequenceNode && len(n.items) > 0:
+		e.b.WriteByte('\n')
+		for _, x := range n.items {
+			e.indent(depth)
+			e.b.WriteByte('-')
+			e.node(x, depth+1)
+		}
+	case n.kind == mappingNode:
+		e.b.WriteString(" {}\n")
+	case n.kind == sequenceNode:
+		e.b.WriteString(" []\n")
+	case n.kind == nullNode:
+		e.b.WriteString(" null\n")
+	default:
+		text := n.text
+		if e.mask {
+			text = MaskURL(text)
+		}
+		e.b.WriteString(" " + scalarText(text, n.quoted || text != n.text) + "\n")
+	}
+}
+
+func (e *emitter) indent(depth int) {
+	for range depth {
+		e.b.WriteString("  ")
+	}
+}
+
+// plainText is what YAML reads as a string without quotes, whatever parser it is.
+var plainText = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*$`)
+
+func scalarText(s string, isString bool) string {
+	if !isString {
+		return s
+	}
+	if plainText.MatchString(s) {
+		switch strings.ToLower(s) {
+		case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
+		default:
+			return s
+		}
+	}
+	// A JSON string is a YAML string.
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string always encodes
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// plain converts a node to what a field of type any holds.
+func (n *node) plain() any {
+	switch n.kind {
+	case mappingNode:
+		m := make(map[string]any, len(n.entries))
+		for _, e := range n.entries {
+			m[e.key] = e.value.plain()
+		}
+		return m
+	case sequenceNode:
+		l := make([]any, len(n.items))
+		for i, x := range n.items {
+			l[i] = x.plain()
+		}
+		return l
+	case nullNode:
+		return nil
+	}
+	if !n.quoted {
+		switch n.text {
+		case "true":
+			return true
+		case "false":
+			return false
+		}
+		number := strings.ReplaceAll(n.text, "_", "")
+		if i, err := strconv.ParseInt(number, 0, 64); err == nil {
+			return i
+		}
+		if f, err := strconv.ParseFloat(number, 64); err == nil {
+			return f
+		}
+	}
+	n.quoted = true
+	return n.text
+}
+
+// sortEntries orders a mapping by rank, or by name if rank is nil.
+func sortEntries(n *node, rank func(key string) int) {
+	slices.SortStableFunc(n.entries, func(a, b entry) int {
+		if rank == nil {
+			return strings.Compare(a.key, b.key)
+		}
+		return rank(a.key) - rank(b.key)
+	})
+}
+
+// secretName reports whether a key that users choose the name of is likely to
+// hold a secret: sasl.password, X-Api-Key, Authorization.
+func secretName(key string) bool {
+	key = strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(key))
+	for _, s := range []string{"password", "passwd", "passphrase", "secret", "token", "apikey", "authorization", "credential", "privatekey", "accesskey", "cookie"} {
+		if strings.Contains(key, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// Patterns instead of net/url: lists of hosts and passwords with reserved
+// characters are no valid URLs and must be masked all the same.
+var (
+	userinfo    = regexp.MustCompile(`(://[^/?#\s:@]*):(\S*)@`)
+	port        = regexp.MustCompile(`^[0-9]+([,/?#]|$)`)
+	querySecret = regexp.MustCompile(`(?i)([?&;][^=&;#\s]*(?:password|passwd|pwd|secret|token|key|signature|credential)[^=&;#\s]*=)[^&;#\s]*`)
+	dsnSecret   = regexp.MustCompile(`(?i)\b((?:ssl)?pass(?:word)?\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s'&]\S*)`)
+)
+
+// MaskURL replaces the password of a URL or connection string, and query
+// parameters that look like secrets, by ***. Other text stays as it is.
+func MaskURL(s string) string {
+	if strings.Contains(s, "://") {
+		if m := userinfo.FindStringSubmatchIndex(s); m != nil && !port.MatchString(s[m[4]:m[5]]) {
+			s = s[:m[4]] + Mask + s[m[5]:]
+		}
+		s = querySecret.ReplaceAllString(s, "${1}"+Mask)
+	}
+	return dsnSecret.ReplaceAllString(s, "${1}"+Mask)
+}
