@@ -62,6 +62,9 @@ type Input struct {
 	Assigned map[Key]string
 	// Owners is which live node holds a partition now; absent if none does.
 	Owners map[Key]string
+	// Wedged is on which node the run of a partition hangs beyond its drain
+	// deadline: the partition is better off on any other.
+	Wedged map[Key]string
 	// Moves is how many partitions may change hands at the same time by choice
 	// (balance, drain). Those that are on their way count: assigned to one node,
 	// still held by another.
@@ -82,6 +85,8 @@ const (
 	ReasonPinned Reason = "pinned"
 	// ReasonBalance: another node has less to do.
 	ReasonBalance Reason = "balance"
+	// ReasonWedged: its run hangs on the node it was on.
+	ReasonWedged Reason = "wedged"
 	// ReasonUnwanted: the partition is gone, or its route is paused or deleted.
 	ReasonUnwanted Reason = "not wanted"
 )
@@ -120,17 +125,20 @@ type partition struct {
 	was      string
 	reason   Reason
 	owner    int // the live node that holds it, or none
+	wedged   int // the live node on which it hangs, or none
 	unplaced string
 }
 
 type planner struct {
-	nodes  []Node
-	index  map[string]int
-	parts  []partition
-	load   []int   // weight per node
-	routes [][]int // partitions per node and route
-	moves  int     // budget left
-	short  bool    // the budget was too small
+	nodes []Node
+	index map[string]int
+	parts []partition
+	// receivers are the nodes that may get more, by index.
+	receivers []int
+	load      []int   // weight per node
+	routes    [][]int // partitions per node and route
+	moves     int     // budget left
+	short     bool    // the budget was too small
 }
 
 // Compute makes the plan. It is deterministic and does not keep or change in.
@@ -157,16 +165,15 @@ func newPlanner(in Input) *planner {
 	for i, n := range p.nodes {
 		p.index[n.Name] = i
 	}
+	p.receivers = openNodes(p.nodes)
 	p.parts = make([]partition, len(in.Partitions))
 	for i, part := range in.Partitions {
 		if part.Weight <= 0 {
 			part.Weight = 1
 		}
-		p.parts[i] = partition{Partition: part, at: none, was: in.Assigned[part.Key], owner: none}
-		if owner, ok := in.Owners[part.Key]; ok {
-			if n, alive := p.index[owner]; alive {
-				p.parts[i].owner = n
-			}
+		p.parts[i] = partition{
+			Partition: part, at: none, was: in.Assigned[part.Key],
+			owner: p.lookup(in.Owners, part.Key), wedged: p.lookup(in.Wedged, part.Key),
 		}
 	}
 	slices.SortFunc(p.parts, func(a, b partition) int { return a.Key.Compare(b.Key) })
@@ -185,6 +192,16 @@ func newPlanner(in Input) *planner {
 	return p
 }
 
+// lookup is the live node that m names for k, or none.
+func (p *planner) lookup(m map[Key]string, k Key) int {
+	if name, ok := m[k]; ok {
+		if n, alive := p.index[name]; alive {
+			return n
+		}
+	}
+	return none
+}
+
 // keep leaves partition i where it is assigned, if it may be there at all. A
 // draining node keeps what it holds for now: vacate moves that within the
 // budget, since it is running.
@@ -201,6 +218,8 @@ func (p *planner) keep(i int) bool {
 	case p.nodes[n].Draining && (part.Node != "" || part.owner != n):
 		// Nobody else may have it, or the node does not hold it: no hand-off to pay for.
 		part.reason = ReasonDrain
+	case part.wedged == n && part.Node == "" && slices.ContainsFunc(p.receivers, func(to int) bool { return to != n }):
+		part.reason = ReasonWedged
 	default:
 		p.put(i, n)
 		return true
@@ -214,7 +233,6 @@ func (p *planner) place(waiting []int) {
 	slices.SortStableFunc(waiting, func(a, b int) int {
 		return cmp.Compare(p.parts[b].Weight, p.parts[a].Weight)
 	})
-	targets := p.receivers()
 	for _, i := range waiting {
 		part := &p.parts[i]
 		if part.Node != "" {
@@ -228,13 +246,13 @@ func (p *planner) place(waiting []int) {
 			continue
 		}
 		// Who holds it already need not hand it off.
-		if part.owner != none && !p.nodes[part.owner].Draining {
+		if part.owner != none && !p.nodes[part.owner].Draining && part.reason != ReasonWedged {
 			p.put(i, part.owner)
 			continue
 		}
 		switch {
-		case len(targets) > 0:
-			p.put(i, p.lightest(targets, part.route))
+		case len(p.receivers) > 0:
+			p.put(i, p.lightest(part))
 		case len(p.nodes) > 0:
 			part.unplaced = "every node is draining"
 		default:
@@ -243,11 +261,11 @@ func (p *planner) place(waiting []int) {
 	}
 }
 
-// receivers are the nodes that may get more: the settled ones, or, while there
-// is none, all that do not drain.
-func (p *planner) receivers() []int {
+// openNodes are those that may get more: the settled ones, or, while there is
+// none, all that do not drain.
+func openNodes(nodes []Node) []int {
 	var settled, open []int
-	for i, n := range p.nodes {
+	for i, n := range nodes {
 		if n.Draining {
 			continue
 		}
@@ -262,11 +280,19 @@ func (p *planner) receivers() []int {
 	return open
 }
 
-// lightest is the node with the least load; among equals the one with fewest
-// partitions of the route, so that a route spreads over the cluster, then by name.
-func (p *planner) lightest(targets []int, route int) int {
-	return slices.MinFunc(targets, func(a, b int) int {
-		return cmp.Or(cmp.Compare(p.load[a], p.load[b]), cmp.Compare(p.routes[a][route], p.routes[b][route]))
+// lightest is the receiver with the least load; among equals the one with fewest
+// partitions of the route, so that a route spreads over the cluster, then by
+// name. The node on which the partition hangs comes last.
+func (p *planner) lightest(part *partition) int {
+	hangs := func(n int) int {
+		if n == part.wedged {
+			return 1
+		}
+		return 0
+	}
+	return slices.MinFunc(p.receivers, func(a, b int) int {
+		return cmp.Or(cmp.Compare(hangs(a), hangs(b)), cmp.Compare(p.load[a], p.load[b]),
+			cmp.Compare(p.routes[a][part.route], p.routes[b][part.route]))
 	})
 }
 
@@ -288,7 +314,6 @@ func (p *planner) countHandOffs() {
 // vacate moves partitions off draining nodes, as far as the budget goes. With
 // nowhere to go they are taken away all the same: that is what drain asks.
 func (p *planner) vacate() {
-	targets := p.receivers()
 	for i := range p.parts {
 		part := &p.parts[i]
 		if part.at == none || !p.nodes[part.at].Draining {
@@ -299,11 +324,11 @@ func (p *planner) vacate() {
 		}
 		part.reason = ReasonDrain
 		p.take(i)
-		if len(targets) == 0 {
+		if len(p.receivers) == 0 {
 			part.unplaced = "every node is draining"
 			continue
 		}
-		p.put(i, p.lightest(targets, part.route))
+		p.put(i, p.lightest(part))
 	}
 }
 
@@ -314,14 +339,13 @@ func (p *planner) vacate() {
 // to give to the lightest node has nothing to give to any, and stays so unless
 // it receives, since the lightest load never falls.
 func (p *planner) balance() {
-	targets := p.receivers()
-	if len(targets) == 0 {
+	if len(p.receivers) == 0 {
 		return
 	}
 	movable := make([][]int, len(p.nodes))
 	for i := range p.parts {
 		part := &p.parts[i]
-		if part.at != none && part.Node == "" && !part.handingOff() && !p.nodes[part.at].Draining {
+		if part.at != none && part.Node == "" && part.wedged == none && !part.handingOff() && !p.nodes[part.at].Draining {
 			movable[part.at] = append(movable[part.at], i)
 		}
 	}
@@ -336,7 +360,7 @@ func (p *planner) balance() {
 		if donor == none {
 			return
 		}
-		to := slices.MinFunc(targets, func(a, b int) int { return cmp.Compare(p.load[a], p.load[b]) })
+		to := slices.MinFunc(p.receivers, func(a, b int) int { return cmp.Compare(p.load[a], p.load[b]) })
 		pick := p.pick(movable[donor], donor, to)
 		if pick == none {
 			exhausted[donor] = true

@@ -339,6 +339,24 @@ func TestPlanGivesAPartitionBackToWhoStillHoldsIt(t *testing.T) {
 	}
 }
 
+func TestPlanTakesAWedgedPartitionElsewhereAndKeepsItThere(t *testing.T) {
+	t.Parallel()
+	w := &world{in: plan.Input{Nodes: nodes(3), Partitions: partitions(1, 9), Moves: plan.DefaultMoves}}
+	w.settle(t)
+	k := w.in.Partitions[4].Key
+	hangs := w.in.Assigned[k]
+	w.in.Wedged = map[plan.Key]string{k: hangs}
+	w.settle(t)
+	if w.in.Assigned[k] == hangs {
+		t.Fatalf("still on %s", hangs)
+	}
+	w.in.Nodes = []plan.Node{{Name: hangs, Settled: true}}
+	w.settle(t)
+	if w.in.Assigned[k] != hangs {
+		t.Fatalf("the only node left does not get it")
+	}
+}
+
 func TestPlanSpreadsEachRoute(t *testing.T) {
 	t.Parallel()
 	w := &world{in: plan.Input{Nodes: nodes(3), Partitions: partitions(4, 6), Moves: plan.DefaultMoves}}
