@@ -129,6 +129,8 @@ type Node struct {
 	Version  string            `json:"version"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Started  time.Time         `json:"started"` // for display only; never compared
+	// Leaving: the process is shutting down in order and wants nothing more.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 // Cordon is an operator's order for a node: no new partitions, and the ones it
@@ -159,6 +161,9 @@ type Partition struct {
 	Weight int `json:"weight,omitempty"`
 	// Attributes are the source's own notes, handed back to it at Open.
 	Attributes map[string]string `json:"attributes,omitempty"`
+	// PartSource and PartNumber name parts made from the partition.
+	PartSource string `json:"part_source,omitempty"`
+	PartNumber int    `json:"part_number,omitempty"`
 }
 
 // Assignment is what the scheduler wants; it is never an Owner.
@@ -238,10 +243,25 @@ type PartitionStatus struct {
 	Counters  Counters  `json:"counters"`
 }
 
+// RouteStatus is what a node cannot do for a whole route: read its spec, or list
+// its source's partitions.
+type RouteStatus struct {
+	Route   string    `json:"route"`
+	Error   string    `json:"error"`
+	Since   time.Time `json:"since"`
+	NextTry time.Time `json:"next_try,omitzero"`
+}
+
 // NodeStatus is written by each node, on change and at most every 2 s.
 type NodeStatus struct {
 	Node       string            `json:"node"`
 	Partitions []PartitionStatus `json:"partitions"`
+	Routes     []RouteStatus     `json:"routes,omitempty"`
+	// Unplaced is filled by the scheduler's leader: partitions that no node can
+	// hold, state unassigned, with the reason as error.
+	Unplaced []PartitionStatus `json:"unplaced,omitempty"`
+	// Omitted counts partitions left out because the status grew too large.
+	Omitted int `json:"omitted,omitempty"`
 }
 
 // Encode marshals a value of this file for the coordinator.
