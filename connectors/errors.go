@@ -116,7 +116,7 @@ func Classify(err error) Class {
 		return ClassRegressed
 	case errors.Is(err, checkpoint.ErrForeign):
 		return ClassForeign
-	case errors.Is(err, checkpoint.ErrTooLarge):
+	case errors.Is(err, checkpoint.ErrTooLarge), errors.Is(err, checkpoint.ErrMoved):
 		return ClassPermanent
 	case errors.As(err, &e):
 		return e.Class

@@ -245,3 +245,38 @@ func (b *Batch) Release() {
 func (b *Batch) reset() {
 	*b = Batch{Arena: b.Arena[:0], msgs: b.msgs[:0], pairs: b.pairs[:0], pool: b.pool}
 }
+
+// DropRows removes the messages with the given indexes, in rising order, and
+// counts them as dropped by an explicit rule.
+func (b *Batch) DropRows(rows []int) {
+	filtered, next := b.Filtered, 0
+	b.Keep(func(i int) bool {
+		if next < len(rows) && rows[next] == i {
+			next++
+			return false
+		}
+		return true
+	})
+	b.Dropped += b.Filtered - filtered
+	b.Filtered = filtered
+}
+
+// CutBefore keeps messages [0, i) and moves End to right before message i: what
+// follows is as if it had not been read. It returns how many source records
+// that are, for the counter of what was returned to the source. Records that
+// were filtered or dropped anywhere in the batch stay counted as such.
+func (b *Batch) CutBefore(i int) (returned int) {
+	if i >= len(b.msgs) {
+		return 0
+	}
+	end := b.From
+	if i > 0 {
+		end = b.PositionAfter(i - 1)
+	}
+	returned = len(b.msgs) - i
+	b.msgs = b.msgs[:i]
+	b.End = end
+	b.Read -= returned
+	b.framed = b.framed && i > 0
+	return returned
+}

@@ -1,0 +1,96 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+)
+
+// committer makes batches durable together with their position. take, tick,
+// flush, timer, inheritedDone and finish belong to the writer loop; background
+// is a goroutine of its own in the same group; abandon runs after all of them.
+type committer interface {
+	// take owns b from here on.
+	take(ctx context.Context, b *message.Batch) error
+	// timer fires when tick is due; nil while nothing is.
+	timer() <-chan time.Time
+	tick(ctx context.Context) error
+	// flush returns when everything taken is durable.
+	flush(ctx context.Context) error
+	// inheritedDone: no intent of an earlier run is left.
+	inheritedDone() bool
+	// finish says that the writer loop will not call any more.
+	finish()
+	background(ctx context.Context) error
+	// abandon gives back to the source what did not become durable.
+	abandon()
+}
+
+func (r *run) newCommitter() (committer, error) {
+	switch w := r.Writer.(type) {
+	case connectors.TxWriter:
+		return newInTxn(r, w), nil
+	case connectors.PartWriter:
+		return newIntent(r, w), nil
+	case connectors.PlainWriter:
+		return newAfter(r, w), nil
+	}
+	return nil, ErrNoCommitter
+}
+
+// record is the checkpoint record as this run knows it: the version it holds is
+// the one that its next commit must find.
+type record struct {
+	r    *run
+	held checkpoint.Record
+}
+
+// commit swaps next in and tells the settler. The store's unknown outcomes are
+// resolved in checkpoint.Commit; what is left is an error of the run.
+func (c *record) commit(ctx context.Context, next checkpoint.Record) error {
+	if err := c.r.Claim.Gate(); err != nil {
+		return err
+	}
+	rec, err := checkpoint.Commit(ctx, c.r.Store, c.r.Claim.Key, c.held, next)
+	if err != nil {
+		return err
+	}
+	c.held = rec
+	c.committed(rec)
+	return nil
+}
+
+func (c *record) committed(rec checkpoint.Record) {
+	c.r.Stats.Commits.Add(1)
+	c.r.Stats.Stored(rec)
+	c.r.settler.durable(rec.Position)
+}
+
+// alarm is a timer that is either set or off.
+type alarm struct{ t *time.Timer }
+
+func (a *alarm) set(d time.Duration) {
+	if a.t != nil {
+		a.t.Stop()
+	}
+	a.t = time.NewTimer(d)
+}
+
+func (a *alarm) off() {
+	if a.t != nil {
+		a.t.Stop()
+		a.t = nil
+	}
+}
+
+func (a *alarm) on() bool { return a.t != nil }
+
+func (a *alarm) c() <-chan time.Time {
+	if a.t == nil {
+		return nil
+	}
+	return a.t.C
+}

@@ -1,0 +1,246 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+)
+
+// A transaction gathers until one of these is reached: large enough that its
+// fixed cost (a round trip, an fsync, the fence) disappears, small enough that a
+// slow stream is seen quickly and that a bad row is found in few tries.
+const (
+	txnRows  = 16384
+	txnBytes = 8 << 20
+	txnAge   = 20 * time.Millisecond
+)
+
+// inTxn commits rows, position and fence in one transaction of the sink (T1).
+// While one transaction commits in the background, the next one is encoded.
+type inTxn struct {
+	r   *run
+	w   connectors.TxWriter
+	rec record // owned by the commit in flight, else by the writer loop
+	cur *gather
+	due alarm
+
+	commits  chan *gather      // to background
+	results  chan commitResult // from background, one for each commit
+	inFlight bool
+	spare    []rowMark // reused by the next transaction
+	lost     tally     // what failed commits gave back
+}
+
+// gather is a transaction being filled.
+type gather struct {
+	txn   connectors.Txn
+	rows  []rowMark // of each row of txn
+	pos   message.Positioner
+	end   message.Position
+	tally tally
+	stop  error // returned after this transaction committed
+}
+
+type commitResult struct {
+	rows []rowMark // for reuse
+	err  error
+}
+
+type rowMark struct {
+	ordinal, next int64
+	size          int32
+}
+
+func newInTxn(r *run, w connectors.TxWriter) *inTxn {
+	return &inTxn{r: r, w: w, rec: record{r: r, held: r.Claim.Record},
+		commits: make(chan *gather), results: make(chan commitResult, 1)}
+}
+
+func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
+	defer b.Release()
+	if c.cur == nil {
+		c.cur = &gather{txn: c.w.Begin(), rows: c.spare[:0]}
+		c.spare = nil
+	}
+	g := c.cur
+	g.pos = b.Positions
+	err := g.txn.Add(b, 0, b.Len())
+	var rows *connectors.RowsError
+	switch {
+	case errors.As(err, &rows):
+		// Rows that cannot be encoded are not in txn; drop them from the batch,
+		// or cut the batch before the first and stop behind what is left.
+		kept := g.txn.Rows()
+		stop := c.r.refused(b, rows)
+		if stop != nil {
+			g.stop = stop
+			g.txn.Truncate(len(g.rows) + b.Len())
+		} else if kept != len(g.rows)+b.Len() {
+			g.txn.Truncate(len(g.rows))
+			return connectors.Permanent(errors.New("sink kept another number of rows than it refused"), "this is a bug of the connector")
+		}
+	case err != nil:
+		c.r.Stats.returned(tallyOf(b))
+		return err
+	}
+	t := tallyOf(b)
+	for i := range b.Len() {
+		m, n := b.Msg(i), len(b.Payload(i))
+		g.rows = append(g.rows, rowMark{ordinal: m.Ordinal, next: m.Next, size: int32(n)})
+		t.bytes += int64(n)
+	}
+	g.tally.add(t)
+	g.end = b.End
+	switch {
+	case g.stop != nil:
+		return c.flush(ctx)
+	case len(g.rows) >= txnRows || g.txn.Bytes() >= txnBytes:
+		return c.start(ctx)
+	case len(g.rows) == 0:
+		// Nothing to write so far: only the position moves, and that can wait.
+		if !c.due.on() {
+			c.due.set(c.r.Claim.Spec.CheckpointInterval)
+		}
+	case !c.due.on() || len(g.rows) == b.Len():
+		c.due.set(txnAge)
+	}
+	return nil
+}
+
+// start hands the current transaction to the background, once the one before
+// it is durable.
+func (c *inTxn) start(ctx context.Context) error {
+	c.due.off()
+	if err := c.wait(ctx); err != nil {
+		return err
+	}
+	if c.cur == nil {
+		return nil
+	}
+	select {
+	case c.commits <- c.cur:
+		c.cur, c.inFlight = nil, true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait returns when no commit is in flight.
+func (c *inTxn) wait(ctx context.Context) error {
+	if !c.inFlight {
+		return nil
+	}
+	select {
+	case res := <-c.results:
+		c.inFlight, c.spare = false, res.rows
+		return res.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *inTxn) timer() <-chan time.Time        { return c.due.c() }
+func (c *inTxn) tick(ctx context.Context) error { return c.start(ctx) }
+
+func (c *inTxn) flush(ctx context.Context) error {
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+	return c.wait(ctx)
+}
+
+func (c *inTxn) inheritedDone() bool { return true }
+func (c *inTxn) finish()             { close(c.commits) }
+
+func (c *inTxn) background(ctx context.Context) error {
+	for g := range c.commits {
+		err := c.commit(ctx, g)
+		g.txn.Discard()
+		c.results <- commitResult{rows: g.rows, err: err}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit makes one transaction durable. Rows that the sink refuses are handled
+// by the route's rule; the transaction is tried again without them.
+func (c *inTxn) commit(ctx context.Context, g *gather) error {
+	for {
+		if err := c.r.Claim.Gate(); err != nil {
+			c.lost.add(g.tally)
+			return err
+		}
+		next := c.rec.held
+		next.Position = g.end
+		next.Version++
+		err := g.txn.Commit(ctx, connectors.Swap{Key: c.r.Claim.Key, Expected: c.rec.held.Version, Record: next})
+		if err == nil {
+			c.rec.held = next
+			c.r.Stats.durable(g.tally)
+			c.rec.committed(next)
+			return g.stop
+		}
+		var rows *connectors.RowsError
+		if !errors.As(err, &rows) {
+			c.lost.add(g.tally)
+			return err
+		}
+		if !c.without(g, rows) {
+			return g.stop
+		}
+	}
+}
+
+// without takes refused rows out of g. It reports whether anything is left to commit.
+func (c *inTxn) without(g *gather, rows *connectors.RowsError) bool {
+	dropped := 0
+	for _, row := range rows.Rows {
+		at := row.Index - dropped
+		mark := g.rows[at]
+		err := c.r.reject(mark.ordinal, nil, row.Err)
+		if err != nil {
+			// Stop before this row: everything in front of it is committed.
+			g.stop = err
+			cut := tally{read: int64(len(g.rows) - at), rows: int64(len(g.rows) - at)}
+			for _, m := range g.rows[at:] {
+				cut.bytes += int64(m.size)
+			}
+			c.lost.add(cut)
+			g.tally.read -= cut.read
+			g.tally.rows -= cut.rows
+			g.tally.bytes -= cut.bytes
+			g.txn.Truncate(at)
+			g.rows = g.rows[:at]
+			if at == 0 {
+				// Only filtered records stand in front of it; they are read again.
+				c.lost.add(g.tally)
+				return false
+			}
+			last := g.rows[at-1]
+			g.end = g.pos.After(&message.Message{Ordinal: last.ordinal, Next: last.next})
+			return true
+		}
+		g.txn.Drop(at)
+		g.rows = append(g.rows[:at], g.rows[at+1:]...)
+		g.tally.rows--
+		g.tally.dropped++
+		g.tally.bytes -= int64(mark.size)
+		dropped++
+	}
+	return true
+}
+
+func (c *inTxn) abandon() {
+	c.due.off()
+	if c.cur != nil {
+		c.lost.add(c.cur.tally)
+		c.cur.txn.Discard()
+	}
+	c.r.Stats.returned(c.lost)
+}

@@ -1,0 +1,340 @@
+// Package pipeline is one run of a partition: a reader, a middleware and a
+// writer loop in one group. A failure of one ends the run; they have no restart
+// life of their own, since an epoch names one run (invariant 6).
+//
+//	reader ═batch═▶ middleware ═batch═▶ writer + committer ─▶ settler
+//
+// Batches travel over channels of one slot; their bytes are bounded by the
+// process's budget (invariant 8). The committer is the strategy of the sink's
+// tier; the writer loop has no branch on it.
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+)
+
+// Config is one run. The pipeline owns Reader, Writer and Middlewares and
+// closes them.
+type Config struct {
+	Claim       connectors.Claim
+	Reader      connectors.Reader
+	Writer      connectors.Writer
+	Middlewares []connectors.Middleware
+	// Store keeps the record where the writer does not carry it itself.
+	Store checkpoint.Store
+	Stats *Stats
+	// FinishOnly ends the run once the intents in the claimed record are done:
+	// the spec of an older generation finishes what it promised.
+	FinishOnly bool
+	// Drain asks for a soft stop: no more reading, everything read is committed.
+	Drain <-chan struct{}
+	// OnEnd is told when the input reached its end and all of it is durable
+	// (true), and when it grew again (false). May be nil.
+	OnEnd func(ended bool)
+}
+
+// ErrNoCommitter: the sink's writer is of no known kind.
+var ErrNoCommitter = errors.New("pipeline: writer is neither TxWriter, PartWriter nor PlainWriter")
+
+// growthPoll is how often a source at its end is asked again. Discovery of new
+// partitions uses the same order of magnitude, so a tail -f feels alike for both.
+const growthPoll = 500 * time.Millisecond
+
+// settleInterval bounds how often a source is told of the durable position.
+const settleInterval = time.Second
+
+// PanicError is a panic in one of a run's loops.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// item travels between the loops. Exactly one of batch, end and err is set.
+type item struct {
+	batch *message.Batch
+	end   bool
+	err   error
+}
+
+type run struct {
+	Config
+	committer committer
+	settler   settler
+}
+
+// Run moves batches until the input ends (exit_on_empty), Drain is closed, ctx
+// is cancelled or something fails. nil means that everything read is durable.
+// The context's cause is returned when it was cancelled. Everything is closed
+// when Run returns, and every record read is counted.
+func Run(ctx context.Context, cfg Config) error {
+	r := &run{Config: cfg}
+	closeWriter := sync.OnceFunc(func() { _ = cfg.Writer.Close() })
+	defer func() {
+		closeWriter()
+		_ = cfg.Reader.Close()
+		for _, m := range cfg.Middlewares {
+			_ = m.Close()
+		}
+	}()
+	c, err := r.newCommitter()
+	if err != nil {
+		return err
+	}
+	r.committer = c
+	started := time.Now()
+	defer func() { cfg.Stats.RunTime.Add(int64(time.Since(started))) }()
+
+	g, gctx := errgroup.WithContext(ctx)
+	// Past a cancellation (gate closed, hard stop) nothing may be written: the
+	// writer goes at once, which also makes a blocked call return.
+	stop := context.AfterFunc(gctx, closeWriter)
+	defer stop()
+
+	read, ready := make(chan item, 1), make(chan item, 1)
+	g.Go(guard(func() error { return r.readLoop(gctx, read) }))
+	g.Go(guard(func() error { return r.middlewareLoop(gctx, read, ready) }))
+	g.Go(guard(func() error { return c.background(gctx) }))
+	g.Go(guard(func() error {
+		defer c.finish()
+		return r.writeLoop(gctx, ready)
+	}))
+	settled := make(chan struct{})
+	settleCtx, endSettling := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(settled)
+		r.settler.loop(settleCtx, r.Reader, r.Claim.Log)
+	}()
+	err = g.Wait()
+	endSettling()
+	<-settled
+	if err == nil {
+		r.settler.last(context.WithoutCancel(ctx), r.Reader, r.Claim.Log)
+	}
+	// What is still on the way goes back to the source.
+	for _, ch := range []chan item{read, ready} {
+		for it := range ch {
+			r.giveBack(it.batch)
+		}
+	}
+	c.abandon()
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// guard turns a panic of a loop into an error of the run.
+func guard(f func() error) func() error {
+	return func() (err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = &connectors.Error{Class: connectors.ClassBug, Err: &PanicError{Value: v, Stack: debug.Stack()}}
+			}
+		}()
+		return f()
+	}
+}
+
+func (r *run) giveBack(b *message.Batch) {
+	if b == nil {
+		return
+	}
+	r.Stats.returned(tallyOf(b))
+	b.Release()
+}
+
+// readLoop hands on batches. A read error travels behind the batches read
+// before it, so that those are committed first (invariant 12).
+func (r *run) readLoop(ctx context.Context, out chan<- item) error {
+	defer close(out)
+	readCtx, stopReading := context.WithCancel(ctx)
+	defer stopReading()
+	go func() {
+		select {
+		case <-r.Drain:
+			stopReading()
+		case <-readCtx.Done():
+		}
+	}()
+	send := func(it item) error {
+		select {
+		case out <- it:
+			return nil
+		case <-ctx.Done():
+			r.giveBack(it.batch)
+			return ctx.Err()
+		}
+	}
+	ended := false
+	for {
+		b, err := r.Reader.Read(readCtx)
+		switch {
+		case err == nil:
+			r.Stats.Read.Add(int64(b.Read))
+			r.Stats.Lag.Store(r.Reader.Lag())
+			if ended {
+				ended = false
+				r.onEnd(false)
+			}
+			if err := send(item{batch: b}); err != nil {
+				return err
+			}
+		case errors.Is(err, connectors.ErrEndOfInput):
+			r.Stats.Lag.Store(r.Reader.Lag())
+			if !ended {
+				ended = true
+				if err := send(item{end: true}); err != nil {
+					return err
+				}
+			}
+			if r.Claim.Spec.ExitOnEmpty {
+				return nil
+			}
+			t := time.NewTimer(growthPoll)
+			select {
+			case <-t.C:
+			case <-readCtx.Done():
+				t.Stop()
+				return ctx.Err()
+			}
+		case readCtx.Err() != nil:
+			return ctx.Err() // nil when only the reading was stopped
+		default:
+			return send(item{err: err})
+		}
+	}
+}
+
+func (r *run) onEnd(ended bool) {
+	if r.OnEnd != nil {
+		r.OnEnd(ended)
+	}
+}
+
+func (r *run) middlewareLoop(ctx context.Context, in <-chan item, out chan<- item) error {
+	defer close(out)
+	for it := range in {
+		var after error
+		if it.batch != nil {
+			after = r.process(ctx, it.batch)
+			if after != nil && ctx.Err() != nil {
+				r.giveBack(it.batch)
+				return ctx.Err()
+			}
+		}
+		for _, it := range []item{it, {err: after}} {
+			if it == (item{}) {
+				continue
+			}
+			select {
+			case out <- it:
+			case <-ctx.Done():
+				r.giveBack(it.batch)
+				return ctx.Err()
+			}
+		}
+		if after != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// process runs the middlewares over b in place. The error, if any, stands right
+// behind what is left of the batch.
+func (r *run) process(ctx context.Context, b *message.Batch) error {
+	for _, m := range r.Middlewares {
+		err := m.Process(ctx, b)
+		var rows *connectors.RowsError
+		if errors.As(err, &rows) {
+			err = r.refused(b, rows)
+		} else if err != nil {
+			r.Stats.Returned.Add(int64(b.CutBefore(0)))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refused applies the route's on_error to rows of b: dropped and counted, or cut
+// away with everything behind them.
+func (r *run) refused(b *message.Batch, rows *connectors.RowsError) error {
+	var drop []int
+	for _, row := range rows.Rows {
+		if err := r.reject(b.Msg(row.Index).Ordinal, b.Payload(row.Index), row.Err); err != nil {
+			b.DropRows(drop)
+			r.Stats.Returned.Add(int64(b.CutBefore(row.Index - len(drop))))
+			return err
+		}
+		drop = append(drop, row.Index)
+	}
+	b.DropRows(drop)
+	return nil
+}
+
+// reject asks the route's rule about one record. nil: it is dropped and counted.
+func (r *run) reject(ordinal int64, payload []byte, err error) error {
+	return r.Claim.Reject(context.Background(), connectors.BadRecord{
+		Ordinal: ordinal,
+		Place:   fmt.Sprintf("%s record %d", r.Claim.Partition.ID, ordinal),
+		Err:     err,
+		Payload: payload,
+	})
+}
+
+// writeLoop feeds the committer. When the input is closed (drained, or at its
+// end) everything taken is flushed; an error that came down the line is
+// returned after that.
+func (r *run) writeLoop(ctx context.Context, in <-chan item) error {
+	for {
+		select {
+		case it, ok := <-in:
+			switch {
+			case !ok || it.err != nil:
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				if err := r.committer.flush(ctx); err != nil {
+					return err
+				}
+				return it.err
+			case it.end:
+				if !r.committer.inheritedDone() {
+					return fmt.Errorf("%w: the input ends inside a part that was promised", connectors.ErrGap)
+				}
+				if err := r.committer.flush(ctx); err != nil {
+					return err
+				}
+				r.onEnd(true)
+			default:
+				if err := r.committer.take(ctx, it.batch); err != nil {
+					return err
+				}
+			}
+			if r.FinishOnly && r.committer.inheritedDone() {
+				return r.committer.flush(ctx)
+			}
+		case <-r.committer.timer():
+			if err := r.committer.tick(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
