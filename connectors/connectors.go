@@ -50,6 +50,10 @@ type Claim struct {
 	Record checkpoint.Record
 	// Resumed is false on the first run ever of this partition.
 	Resumed bool
+	// Late: the partition was found after the route had first started, so its
+	// first run begins at the earliest position, whatever the input's rule for a
+	// first start says.
+	Late bool
 
 	Spec   *route.Spec
 	Budget *message.Budget

@@ -1,0 +1,107 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+)
+
+// Open starts at the record's position or, at the first run ever, where DESIGN
+// says: the group's committed offset, else the earliest record with a group and
+// the latest without one.
+func (s *source) Open(ctx context.Context, claim connectors.Claim) (connectors.Reader, error) {
+	partition, err := strconv.ParseInt(claim.Partition.Attributes[attrPartition], 10, 32)
+	if err != nil {
+		return nil, s.fail("open "+claim.Partition.ID, connectors.Permanent(fmt.Errorf("partition has no number: %w", err), ""))
+	}
+	r := &reader{source: s, claim: claim, partition: int32(partition), drain: -1}
+	if err := r.open(ctx); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *reader) open(ctx context.Context) error {
+	ctx, cancel := r.source.bounded(ctx)
+	defer cancel()
+	adm, _, topic, err := r.source.topic(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.source.refuseLiveGroup(ctx, adm); err != nil {
+		return err
+	}
+	if _, ok := topic.Partitions[r.partition]; !ok {
+		return r.fail("open", kerr.UnknownTopicOrPartition)
+	}
+	log, err := r.source.bounds(ctx, adm, r.partition)
+	if err != nil {
+		return err
+	}
+	from, err := r.from(ctx, adm, topic.ID, log)
+	if err != nil {
+		return err
+	}
+	switch {
+	case from.topic != topic.ID:
+		return r.fail("open", fmt.Errorf("the topic was created anew: the position is of topic id %s, the brokers say %s: %w", kadm.TopicID(from.topic), topic.ID, connectors.ErrGap))
+	case from.offset < log.start:
+		return r.fail("open", fmt.Errorf("offsets %d to %d were deleted before they were read: %w", from.offset, log.start-1, connectors.ErrGap))
+	case from.offset > log.end:
+		return r.fail("open", fmt.Errorf("the log ends at offset %d, before our position %d: it was cut back: %w", log.end, from.offset, connectors.ErrGap))
+	}
+	if r.claim.Spec.ExitOnEmpty {
+		// The high watermark and not the last stable offset: a transaction whose
+		// marker is on its way belongs to what was there when the drain began.
+		r.drain = log.end
+	}
+	r.topic, r.next, r.epoch = topic.ID, from.offset, from.epoch
+	r.place = &positions{topic: topic.ID, epoch: from.epoch}
+	r.end.Store(log.end)
+	r.read.Store(from.offset)
+	r.pool = message.NewPool(r.claim.Budget, batchBytes)
+	r.client, err = fetcher(r.source.config, r.claim.Spec.MaxRecordBytes, r.partition, from, &r.health)
+	if err != nil {
+		return r.fail("open", connectors.Permanent(err, ""))
+	}
+	return nil
+}
+
+// from is the position to start at. A start that was chosen here is handed on by
+// an empty batch, so that it becomes durable: "latest", asked again after a crash,
+// would skip what came in between.
+func (r *reader) from(ctx context.Context, adm *kadm.Client, topic kadm.TopicID, log bounds) (position, error) {
+	if !r.claim.Record.Position.IsZero() {
+		p, err := decode(r.claim.Record.Position)
+		if err != nil {
+			return p, r.fail("open", err)
+		}
+		return p, nil
+	}
+	r.chosen = true
+	start := position{topic: topic, offset: log.start, epoch: -1}
+	if r.source.config.GroupID == "" {
+		if !r.claim.Late {
+			start.offset = log.end
+		}
+		return start, nil
+	}
+	offset, epoch, ok, err := r.source.committed(ctx, adm, r.partition)
+	if err != nil {
+		return position{}, err
+	}
+	if ok {
+		start.offset, start.epoch = offset, epoch
+	}
+	return start, nil
+}
+
+// gauge holds what Lag compares; written by Read, read by anybody.
+type gauge struct{ end, read atomic.Int64 }
