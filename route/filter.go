@@ -1,0 +1,539 @@
+package route
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/expr-lang/expr/ast"
+	"github.com/expr-lang/expr/file"
+	"github.com/expr-lang/expr/parser"
+	"github.com/tidwall/gjson"
+
+	"github.com/mqbridge/mqb/message"
+)
+
+// Filter is a compiled yes-or-no expression over one message:
+//
+//	country == "DE" && amount > 100 and not meta.kind in ["test", "probe"]
+//
+// Bare and dotted names are fields of the JSON payload, meta.x is a metadata
+// value and always text. What is absent is null: equal to null only, and neither
+// below nor above anything. Comparing with a numeric literal makes a number of
+// the other side ("150" > 100 holds); number(x) does so anywhere; what is no
+// number becomes null. Otherwise values of different types are not equal.
+//
+// The syntax is parsed by expr-lang/expr; the few forms above are evaluated
+// here, because its machine wants the whole payload decoded and ends with an
+// error where it meets null. Immutable and safe for concurrent use.
+type Filter struct {
+	eval    evalFunc
+	payload bool
+}
+
+// maxExpression bounds the text of an expression, because its parser recurses.
+const maxExpression = 16 << 10
+
+// CompileFilter compiles an expression.
+func CompileFilter(expression string) (*Filter, error) {
+	if len(expression) > maxExpression {
+		return nil, fmt.Errorf("expression: longer than %d bytes", maxExpression)
+	}
+	tree, err := parser.Parse(expression)
+	if err != nil {
+		var at *file.Error
+		if errors.As(err, &at) {
+			return nil, fmt.Errorf("expression: character %d: %s", at.Column+1, at.Message)
+		}
+		return nil, fmt.Errorf("expression: %w", err)
+	}
+	c := filterCompiler{}
+	eval := c.condition(tree.Node)
+	if c.err != nil {
+		return nil, c.err
+	}
+	return &Filter{eval: eval, payload: c.payload}, nil
+}
+
+// UsesPayload reports whether the expression names a field of the payload; one
+// that does not never looks at it.
+func (f *Filter) UsesPayload() bool { return f.payload }
+
+var errNotObject = errors.New("the payload is not a JSON object")
+
+// Match evaluates the expression for message i of b. The error says what is
+// wrong with this message. It does not allocate, save for JSON strings that hold
+// escapes.
+func (f *Filter) Match(b *message.Batch, i int) (bool, error) {
+	in := evalInput{b: b, i: i}
+	if f.payload {
+		in.payload = strings.TrimSpace(view(b.Payload(i)))
+		if n := len(in.payload); n < 2 || in.payload[0] != '{' || in.payload[n-1] != '}' {
+			return false, errNotObject
+		}
+	}
+	v, err := f.eval(in)
+	return v.truth, err
+}
+
+type evalInput struct {
+	b       *message.Batch
+	i       int
+	payload string
+}
+
+type evalFunc func(evalInput) (operand, error)
+
+type operandKind uint8
+
+const (
+	isNull operandKind = iota
+	isBool
+	isNumber
+	isText
+	isOther // objects and lists
+)
+
+// operand is a value within an expression.
+type operand struct {
+	kind  operandKind
+	truth bool
+	// exact: whole holds the number; two such are compared without rounding.
+	exact  bool
+	whole  int64
+	number float64
+	text   string
+}
+
+// numberOf reads a decimal number; what is none is null. The texts that strconv
+// would refuse are kept from it, because its errors allocate.
+func numberOf(text string) operand {
+	text = strings.TrimSpace(text)
+	whole := len(text) > 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c >= '0' && c <= '9', i == 0 && len(text) > 1 && (c == '-' || c == '+'):
+		case c == '.', c == 'e', c == 'E', c == '-', c == '+':
+			whole = false
+		default:
+			return operand{}
+		}
+	}
+	if whole && len(text) < 20 {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return operand{kind: isNumber, exact: true, whole: n, number: float64(n)}
+		}
+	}
+	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsInf(f, 0) {
+		return operand{kind: isNumber, number: f}
+	}
+	return operand{}
+}
+
+// toNumber makes a number of a number or a text; anything else is null.
+func (v operand) toNumber() operand {
+	switch v.kind {
+	case isNumber:
+		return v
+	case isText:
+		return numberOf(v.text)
+	}
+	return operand{}
+}
+
+// compare orders two values of one type; comparable is false for any other two.
+func (v operand) compare(w operand) (order int, comparable bool) {
+	if v.kind != w.kind {
+		return 0, false
+	}
+	switch v.kind {
+	case isNumber:
+		if v.exact && w.exact {
+			return cmp.Compare(v.whole, w.whole), true
+		}
+		return cmp.Compare(v.number, w.number), true
+	case isText, isOther:
+		return strings.Compare(v.text, w.text), true
+	case isBool:
+		if v.truth == w.truth {
+			return 0, true
+		}
+		return 1, false
+	}
+	return 0, true // null and null
+}
+
+func (v operand) equal(w operand) bool {
+	order, comparable := v.compare(w)
+	return comparable && order == 0
+}
+
+// filterCompiler turns the tree into functions. err is the first error.
+type filterCompiler struct {
+	payload bool
+	err     error
+}
+
+func (c *filterCompiler) fail(n ast.Node, format string, args ...any) evalFunc {
+	if c.err == nil {
+		c.err = fmt.Errorf("expression: character %d: %s", n.Location().From+1, fmt.Sprintf(format, args...))
+	}
+	return nil
+}
+
+// condition compiles a node whose value must be true or false. null counts as
+// false: the field of a flag may be absent.
+func (c *filterCompiler) condition(n ast.Node) evalFunc {
+	switch x := n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode, *ast.ArrayNode:
+		return c.fail(n, "is not true or false")
+	case *ast.MemberNode:
+		if isMeta(x) {
+			return c.fail(n, "metadata is text: compare it with something")
+		}
+	case *ast.BinaryNode:
+		if isArithmetic(x.Operator) {
+			return c.fail(n, "is a number, not true or false")
+		}
+	}
+	eval := c.value(n)
+	return func(in evalInput) (operand, error) {
+		v, err := eval(in)
+		if err == nil && v.kind != isBool && v.kind != isNull {
+			err = fmt.Errorf("%s is not true or false", n)
+		}
+		return operand{kind: isBool, truth: v.truth}, err
+	}
+}
+
+func (c *filterCompiler) value(n ast.Node) evalFunc {
+	switch n := n.(type) {
+	case *ast.NilNode:
+		return constant(operand{})
+	case *ast.BoolNode:
+		return constant(operand{kind: isBool, truth: n.Value})
+	case *ast.IntegerNode:
+		return constant(operand{kind: isNumber, exact: true, whole: int64(n.Value), number: float64(n.Value)})
+	case *ast.FloatNode:
+		return constant(operand{kind: isNumber, number: n.Value})
+	case *ast.StringNode:
+		return constant(operand{kind: isText, text: n.Value})
+	case *ast.IdentifierNode:
+		if n.Value == "null" {
+			return constant(operand{})
+		}
+		if n.Value == "meta" {
+			return c.fail(n, "meta needs a name behind it: meta.kind")
+		}
+		return c.field(n, n.Value)
+	case *ast.MemberNode:
+		return c.member(n)
+	case *ast.UnaryNode:
+		return c.unary(n)
+	case *ast.BinaryNode:
+		return c.binary(n)
+	case *ast.CallNode:
+		if id, ok := n.Callee.(*ast.IdentifierNode); ok && id.Value == "number" && len(n.Arguments) == 1 {
+			arg := c.value(n.Arguments[0])
+			return func(in evalInput) (operand, error) {
+				v, err := arg(in)
+				return v.toNumber(), err
+			}
+		}
+		return c.fail(n, "the only function is number(x)")
+	case *ast.BuiltinNode:
+		return c.fail(n, "the only function is number(x)")
+	case *ast.ArrayNode:
+		return c.fail(n, "a list can only stand behind in")
+	}
+	return c.fail(n, "this is not part of filter expressions")
+}
+
+func constant(v operand) evalFunc {
+	return func(evalInput) (operand, error) { return v, nil }
+}
+
+// isMeta reports whether n is meta.x.
+func isMeta(n *ast.MemberNode) bool {
+	root, ok := n.Node.(*ast.IdentifierNode)
+	return ok && root.Value == "meta"
+}
+
+func (c *filterCompiler) member(n *ast.MemberNode) evalFunc {
+	var names []string
+	var at ast.Node = n
+	for {
+		m, ok := at.(*ast.MemberNode)
+		if !ok {
+			break
+		}
+		name, ok := m.Property.(*ast.StringNode)
+		if !ok {
+			return c.fail(m.Property, "a path of names only: places in a list cannot be named")
+		}
+		names = append(names, name.Value)
+		at = m.Node
+	}
+	root, ok := at.(*ast.IdentifierNode)
+	if !ok {
+		return c.fail(at, "a path begins with a name")
+	}
+	if root.Value == "meta" {
+		// The names of metadata may hold dots: kafka.key is one name.
+		key := reversed(names)
+		return func(in evalInput) (operand, error) {
+			v, ok := in.b.Meta(in.i, key)
+			if !ok {
+				return operand{}, nil
+			}
+			return operand{kind: isText, text: view(v)}, nil
+		}
+	}
+	return c.field(n, root.Value+"."+reversed(names))
+}
+
+func reversed(names []string) string {
+	var b strings.Builder
+	for i := len(names) - 1; i >= 0; i-- {
+		b.WriteString(names[i])
+		if i > 0 {
+			b.WriteByte('.')
+		}
+	}
+	return b.String()
+}
+
+func (c *filterCompiler) field(n ast.Node, selector string) evalFunc {
+	path, err := payloadPath(selector)
+	if err != nil {
+		return c.fail(n, "%v", err)
+	}
+	c.payload = true
+	return func(in evalInput) (operand, error) {
+		r := gjson.Get(in.payload, path)
+		switch r.Type {
+		case gjson.True, gjson.False:
+			return operand{kind: isBool, truth: r.Type == gjson.True}, nil
+		case gjson.String:
+			return operand{kind: isText, text: r.Str}, nil
+		case gjson.JSON:
+			return operand{kind: isOther, text: r.Raw}, nil
+		case gjson.Number:
+			v := numberOf(r.Raw)
+			if v.kind == isNull {
+				return v, fmt.Errorf("field %s is not valid JSON", selector)
+			}
+			return v, nil
+		}
+		return operand{}, nil
+	}
+}
+
+func (c *filterCompiler) unary(n *ast.UnaryNode) evalFunc {
+	switch n.Operator {
+	case "!", "not":
+		inner := c.condition(n.Node)
+		return func(in evalInput) (operand, error) {
+			v, err := inner(in)
+			v.truth = !v.truth
+			return v, err
+		}
+	case "-", "+":
+		inner, negative := c.value(n.Node), n.Operator == "-"
+		return func(in evalInput) (operand, error) {
+			v, err := inner(in)
+			v = v.toNumber()
+			if negative {
+				v.number = -v.number
+				v.exact = v.exact && v.whole != math.MinInt64
+				v.whole = -v.whole
+			}
+			return v, err
+		}
+	}
+	return c.fail(n, "%s is not part of filter expressions", n.Operator)
+}
+
+func (c *filterCompiler) binary(n *ast.BinaryNode) evalFunc {
+	switch n.Operator {
+	case "&&", "and", "||", "or":
+		left, right := c.condition(n.Left), c.condition(n.Right)
+		decided := n.Operator == "||" || n.Operator == "or" // the value that needs no right side
+		return func(in evalInput) (operand, error) {
+			v, err := left(in)
+			if err != nil || v.truth == decided {
+				return v, err
+			}
+			return right(in)
+		}
+	case "in":
+		return c.in(n)
+	case "matches":
+		return c.matches(n)
+	}
+	left, right := c.value(n.Left), c.value(n.Right)
+	switch n.Operator {
+	case "==", "!=", "<", "<=", ">", ">=":
+		return comparison(n.Operator, left, right, isNumeric(n.Left) || isNumeric(n.Right))
+	case "contains":
+		return textual(left, right, strings.Contains)
+	case "startsWith":
+		return textual(left, right, strings.HasPrefix)
+	case "endsWith":
+		return textual(left, right, strings.HasSuffix)
+	}
+	if isArithmetic(n.Operator) {
+		return arithmetic(n.Operator, left, right)
+	}
+	return c.fail(n, "%s is not part of filter expressions", n.Operator)
+}
+
+func isArithmetic(operator string) bool {
+	switch operator {
+	case "+", "-", "*", "/", "%":
+		return true
+	}
+	return false
+}
+
+// isNumeric reports whether n is a number as written.
+func isNumeric(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode:
+		return true
+	case *ast.UnaryNode:
+		return (n.Operator == "-" || n.Operator == "+") && isNumeric(n.Node)
+	}
+	return false
+}
+
+func comparison(operator string, left, right evalFunc, numeric bool) evalFunc {
+	return func(in evalInput) (operand, error) {
+		v, err := left(in)
+		if err != nil {
+			return v, err
+		}
+		w, err := right(in)
+		if err != nil {
+			return w, err
+		}
+		if numeric {
+			v, w = v.toNumber(), w.toNumber()
+		}
+		order, comparable := v.compare(w)
+		ordered := comparable && v.kind != isNull && v.kind != isOther
+		var truth bool
+		switch operator {
+		case "==":
+			truth = comparable && order == 0
+		case "!=":
+			truth = !comparable || order != 0
+		case "<":
+			truth = ordered && order < 0
+		case "<=":
+			truth = ordered && order <= 0
+		case ">":
+			truth = ordered && order > 0
+		case ">=":
+			truth = ordered && order >= 0
+		}
+		return operand{kind: isBool, truth: truth}, nil
+	}
+}
+
+// textual compares two texts; anything else is no match.
+func textual(left, right evalFunc, match func(s, part string) bool) evalFunc {
+	return func(in evalInput) (operand, error) {
+		v, err := left(in)
+		if err != nil {
+			return v, err
+		}
+		w, err := right(in)
+		return operand{kind: isBool, truth: v.kind == isText && w.kind == isText && match(v.text, w.text)}, err
+	}
+}
+
+func (c *filterCompiler) matches(n *ast.BinaryNode) evalFunc {
+	pattern, ok := n.Right.(*ast.StringNode)
+	if !ok {
+		return c.fail(n.Right, "the pattern behind matches must be a text in quotes")
+	}
+	re, err := regexp.Compile(pattern.Value)
+	if err != nil {
+		return c.fail(n.Right, "%v", err)
+	}
+	return textual(c.value(n.Left), constant(operand{kind: isText}), func(s, _ string) bool { return re.MatchString(s) })
+}
+
+func (c *filterCompiler) in(n *ast.BinaryNode) evalFunc {
+	list, ok := n.Right.(*ast.ArrayNode)
+	if !ok {
+		return c.fail(n.Right, `in needs a list behind it: in ["a", "b"]`)
+	}
+	left := c.value(n.Left)
+	items := make([]evalFunc, len(list.Nodes))
+	numeric := make([]bool, len(list.Nodes))
+	for i, item := range list.Nodes {
+		items[i], numeric[i] = c.value(item), isNumeric(item)
+	}
+	return func(in evalInput) (operand, error) {
+		v, err := left(in)
+		if err != nil {
+			return v, err
+		}
+		for i, item := range items {
+			w, err := item(in)
+			if err != nil {
+				return w, err
+			}
+			x := v
+			if numeric[i] {
+				x = v.toNumber()
+			}
+			if x.equal(w) {
+				return operand{kind: isBool, truth: true}, nil
+			}
+		}
+		return operand{kind: isBool}, nil
+	}
+}
+
+// arithmetic is done in floating point; with anything that is no number, and
+// where the result is none, the result is null.
+func arithmetic(operator string, left, right evalFunc) evalFunc {
+	return func(in evalInput) (operand, error) {
+		v, err := left(in)
+		if err != nil {
+			return v, err
+		}
+		w, err := right(in)
+		if err != nil {
+			return w, err
+		}
+		v, w = v.toNumber(), w.toNumber()
+		if v.kind != isNumber || w.kind != isNumber {
+			return operand{}, nil
+		}
+		var f float64
+		switch operator {
+		case "+":
+			f = v.number + w.number
+		case "-":
+			f = v.number - w.number
+		case "*":
+			f = v.number * w.number
+		case "/":
+			f = v.number / w.number
+		case "%":
+			f = math.Mod(v.number, w.number)
+		}
+		if math.IsNaN(f) || math.IsInf(f, 0) {
+			return operand{}, nil
+		}
+		return operand{kind: isNumber, number: f}, nil
+	}
+}
