@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Everything that decides whether mqb works, on a new Debian machine as well as
+# on this one. Real servers are installed and built by the tests' harness where
+# they are missing, cached outside the tree ($MQB_TEST_CACHE).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() { echo "make test: $*" >&2; exit 1; }
+command -v go >/dev/null || fail "Go is missing; see go.mod for the version"
+command -v gcc >/dev/null || fail "gcc is missing (the race detector needs it): apt-get install gcc libc6-dev"
+if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
+  fail "needs root on Debian, since it installs and starts PostgreSQL and Kafka; use 'make check' for the tests that need no server"
+fi
+missing=()
+command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
+command -v mvn >/dev/null || missing+=(maven)
+[ -d /usr/lib/postgresql/15/bin ] || missing+=(postgresql)
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "installing ${missing[*]}"
+  apt-get update -qq
+  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+report=$(mktemp -d)
+trap 'rm -rf "$report"' EXIT
+status=0
+run() { # name, then arguments of go test
+  local name=$1; shift
+  echo; echo "== $name"
+  go run gotest.tools/gotestsum@v1.13.0 --format pkgname --jsonfile "$report/$name.json" -- "$@" || status=1
+}
+
+echo "== lint"
+make -s lint
+# Where goroutines meet: with the race detector.
+run race -race -timeout 25m ./hook/... ./message/... ./lease/... ./checkpoint/... ./actors/... ./cluster/... ./middleware/...
+run plain -timeout 40m . ./route/... ./dial/... ./connectors/... ./cmd/... ./test/...
+
+if grep -l '"Action":"skip".*"Test"' "$report"/*.json >/dev/null 2>&1; then
+  grep -h '"Action":"skip".*"Test"' "$report"/*.json
+  fail "tests were skipped; nothing may be"
+fi
+exit $status
