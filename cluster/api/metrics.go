@@ -1,0 +1,78 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/mqbridge/mqb/lease"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Every metric of a node is named here.
+var (
+	partitionLabels = []string{"route", "partition"}
+
+	descRecords = prometheus.NewDesc("mqb_records_total",
+		"Records by what became of them, since this node took the partition. result=read is the sum of the others and what is in flight.",
+		append(partitionLabels, "result"), nil)
+	descState = prometheus.NewDesc("mqb_partition_state",
+		"1 for the state that the partition is in on this node.",
+		append(partitionLabels, "state"), nil)
+	descEpoch = prometheus.NewDesc("mqb_partition_epoch",
+		"Epoch under which this node holds the partition.", partitionLabels, nil)
+	descLag = prometheus.NewDesc("mqb_lag",
+		"Distance to the end of the input, in records or in the bytes of sources that count those. Absent while unknown.",
+		partitionLabels, nil)
+)
+
+// collector reads the statuses at each scrape: the partitions count for
+// themselves, so that nothing is counted twice or kept after a partition left.
+type collector struct {
+	statuses func() []lease.PartitionStatus
+}
+
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descRecords
+	ch <- descState
+	ch <- descEpoch
+	ch <- descLag
+}
+
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range c.statuses() {
+		n := p.Counters
+		for _, v := range []struct {
+			result string
+			n      int64
+		}{
+			{"read", n.Read},
+			{"written", n.Written},
+			{"covered", n.Covered},
+			{"filtered", n.Filtered},
+			{"deduplicated", n.Deduplicated},
+			{"dead_lettered", n.DeadLettered},
+			{"dropped", n.Dropped},
+			{"returned", n.Returned},
+		} {
+			ch <- prometheus.MustNewConstMetric(descRecords, prometheus.CounterValue, float64(v.n), p.Route, p.Partition, v.result)
+		}
+		ch <- prometheus.MustNewConstMetric(descState, prometheus.GaugeValue, 1, p.Route, p.Partition, string(p.State))
+		ch <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(p.Epoch), p.Route, p.Partition)
+		if p.Lag >= 0 {
+			ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(p.Lag), p.Route, p.Partition)
+		}
+	}
+}
+
+// Metrics serves the metrics of this node's partitions and of the process.
+// statuses is called at each scrape and must not block.
+func Metrics(statuses func() []lease.PartitionStatus) http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(
+		collector{statuses},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}

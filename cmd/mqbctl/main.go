@@ -1,0 +1,109 @@
+// Mqbctl operates an mqb cluster, and runs routes without one.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/mqbridge/mqb/cluster/api"
+	"github.com/mqbridge/mqb/cluster/api/client"
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	// The second signal finds the default handler again and ends the process.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// cli is what all commands share.
+type cli struct {
+	in       io.Reader
+	out, err io.Writer
+	server   string
+	format   string
+	// began: a command's own code runs, so an error is no longer one of usage.
+	began bool
+}
+
+// execute runs one command line and returns its exit code (see api.Error).
+func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	c := &cli{in: in, out: out, err: errOut}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if !c.began {
+		err = &api.Error{Message: err.Error(), Code: api.CodeUsage, Hint: "mqbctl help lists the commands"}
+	}
+	e := api.AsError(err)
+	if !errors.As(err, &reported{}) {
+		fmt.Fprintln(errOut, "mqbctl:", e)
+	}
+	return e.ExitCode()
+}
+
+// reported is an error that is on the screen already.
+type reported struct{ error }
+
+func (r reported) Unwrap() error { return r.error }
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "mqbctl",
+		Short: "Operate an mqb cluster, and run routes without one",
+		Long: `Operate an mqb cluster, and run routes without one.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 invalid configuration,
+4 cluster or system not reachable, 5 refused because it would lose, repeat or
+weaken something; the message says what to do.`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if err := checkFormat(c.format); err != nil {
+				return err
+			}
+			c.began = true
+			return nil
+		},
+	}
+	server := os.Getenv("MQBCTL_SERVER")
+	root.PersistentFlags().StringVar(&c.server, "server", server, "`address` of any node (MQBCTL_SERVER), default "+client.DefaultServer)
+	root.PersistentFlags().StringVarP(&c.format, "output", "o", "table", "output `format`: table, json or yaml")
+	root.AddCommand(
+		c.applyCommand(), c.deleteCommand(), c.validateCommand(), c.explainCommand(), c.runCommand(),
+		c.routesCommand(), c.leasesCommand(), c.nodesCommand(),
+		c.drainCommand(), c.undrainCommand(), c.pauseCommand(), c.resumeCommand(),
+		c.checkpointCommand(), c.versionCommand(),
+	)
+	return root
+}
+
+// connect makes the client. The caller closes it.
+func (c *cli) connect() (*client.Client, error) { return client.New(c.server) }
+
+func (c *cli) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of mqbctl",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return c.print(api.Version{Version: version}, func(w io.Writer) { fmt.Fprintln(w, "mqbctl", version) })
+		},
+	}
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+	"github.com/spf13/pflag"
+)
+
+// options are the settings of a node. Each has one name: --data-dir on the
+// command line, MQBD_DATA_DIR in the environment, data-dir in the file of
+// --config; the first that is given wins, in this order.
+type options struct {
+	Name         string
+	DataDir      string
+	Listen       string
+	Advertise    string
+	Join         []string
+	Voters       int
+	Coordinator  string
+	Cluster      string
+	Labels       map[string]string
+	LeaseTTL     time.Duration
+	Memory       byteSize
+	Routes       string
+	DrainTimeout time.Duration
+	LogLevel     string
+	LogFormat    string
+
+	config                                  string
+	tlsCert, tlsKey, tlsCA, tokenFile, host string
+}
+
+// Minimum of --lease-ttl: below it a garbage collection or a slow disk costs ownership.
+const minLeaseTTL = 2 * time.Second
+
+func (o *options) flags(fs *pflag.FlagSet) {
+	o.host, _ = os.Hostname()
+	o.Memory = message.DefaultBudget
+	fs.StringVar(&o.config, "config", "", "YAML `file` with the same settings by the same names")
+	fs.StringVar(&o.Name, "name", cmp.Or(o.host, "mqbd"), "`name` of this node, unique in the cluster")
+	fs.StringVar(&o.DataDir, "data-dir", cmp.Or(os.Getenv("STATE_DIRECTORY"), ".mqb"),
+		"`directory` of this node's state; the default is systemd's state directory, else .mqb here")
+	fs.StringVar(&o.Listen, "listen", "127.0.0.1:7070", "`address` of the API, metrics, health and the cluster's own traffic")
+	fs.StringVar(&o.Advertise, "advertise", "", "`address` by which other nodes reach this one (default: that of --listen)")
+	fs.StringSliceVar(&o.Join, "join", nil, "`address` of any member to join; repeatable; ignored once the data directory is a member")
+	fs.IntVar(&o.Voters, "voters", 3, "how many nodes vote; later ones follow without a vote")
+	fs.StringVar(&o.Coordinator, "coordinator", "raft", "raft (embedded); etcd://HOST:PORT is not supported yet")
+	fs.StringVar(&o.Cluster, "cluster", "mqb", "`name` of the cluster")
+	fs.StringToStringVar(&o.Labels, "label", nil, "`key=value` that placement may ask for; repeatable")
+	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 3*time.Second, "how long a node may be silent before others take over")
+	fs.Var(&o.Memory, "memory", "bound on the bytes of messages in this process")
+	fs.StringVar(&o.Routes, "routes", "", "`file` of routes to apply at the start")
+	fs.DurationVar(&o.DrainTimeout, "drain-timeout", 30*time.Second, "how long a stop may take to hand over")
+	fs.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	fs.StringVar(&o.tlsCert, "tls-cert", "", "not supported yet")
+	fs.StringVar(&o.tlsKey, "tls-key", "", "not supported yet")
+	fs.StringVar(&o.tlsCA, "tls-ca", "", "not supported yet")
+	fs.StringVar(&o.tokenFile, "token-file", "", "not supported yet")
+}
+
+// load fills what the command line left open from the environment, then from the
+// file.
+func (o *options) load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
+	var problems []string
+	set := map[string]bool{}
+	fs.Visit(func(f *pflag.Flag) { set[f.Name] = true })
+	fs.VisitAll(func(f *pflag.Flag) {
+		key := "MQBD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		v, ok := lookupEnv(key)
+		if !ok || set[f.Name] || f.Name == "help" {
+			return
+		}
+		set[f.Name] = true
+		if err := fs.Set(f.Name, v); err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", key, err))
+		}
+	})
+	if o.config != "" {
+		text, err := os.ReadFile(o.config)
+		if err != nil {
+			return err
+		}
+		var file map[string]any
+		if err := yaml.Unmarshal(text, &file); err != nil {
+			return fmt.Errorf("%s: %w", o.config, err)
+		}
+		for name, v := range file {
+			f := fs.Lookup(name)
+			switch {
+			case f == nil || name == "config" || name == "help":
+				problems = append(problems, fmt.Sprintf("%s: unknown key %q", o.config, name))
+			case !set[name]:
+				for _, s := range settings(v) {
+					if err := fs.Set(name, s); err != nil {
+						problems = append(problems, fmt.Sprintf("%s: %s: %v", o.config, name, err))
+					}
+				}
+			}
+		}
+	}
+	if len(problems) > 0 {
+		slices.Sort(problems)
+		return fmt.Errorf("%s", strings.Join(problems, "\n"))
+	}
+	return nil
+}
+
+// settings are the values of a key as a flag takes them: one after the other.
+func settings(v any) []string {
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case []any:
+		var out []string
+		for _, x := range v {
+			out = append(out, settings(x)...)
+		}
+		return out
+	case map[string]any:
+		var out []string
+		for k, x := range v {
+			out = append(out, fmt.Sprintf("%s=%v", k, x))
+		}
+		return out
+	}
+	return []string{fmt.Sprint(v)}
+}
+
+// check refuses what cannot work, all at once.
+func (o *options) check() error {
+	var problems []string
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if o.tlsCert != "" || o.tlsKey != "" || o.tlsCA != "" || o.tokenFile != "" {
+		bad("--tls-cert, --tls-key, --tls-ca and --token-file are not supported yet; the node listens on loopback only")
+	}
+	switch {
+	case o.Coordinator == "raft":
+	case strings.HasPrefix(o.Coordinator, "etcd://"):
+		bad("--coordinator etcd:// is not supported yet; use raft, which needs no other service")
+	default:
+		bad("--coordinator %q: use raft", o.Coordinator)
+	}
+	if err := loopback(o.Listen); err != nil {
+		bad("--listen %s: %v", o.Listen, err)
+	}
+	if o.Advertise != "" {
+		if _, _, err := net.SplitHostPort(o.Advertise); err != nil {
+			bad("--advertise %s: must be host:port", o.Advertise)
+		}
+	}
+	for _, j := range o.Join {
+		if _, _, err := net.SplitHostPort(j); err != nil {
+			bad("--join %s: must be host:port", j)
+		}
+	}
+	if o.Name == "" || o.Cluster == "" || o.DataDir == "" {
+		bad("--name, --cluster and --data-dir must not be empty")
+	}
+	if o.Voters < 1 || o.Voters%2 == 0 {
+		bad("--voters %d: must be odd, since an even number survives no more failures than the odd one below", o.Voters)
+	}
+	if o.LeaseTTL < minLeaseTTL {
+		bad("--lease-ttl %s: at least %s", o.LeaseTTL, minLeaseTTL)
+	}
+	if o.Memory < 1<<20 {
+		bad("--memory %s: at least 1MiB", o.Memory.String())
+	}
+	if o.DrainTimeout < 0 {
+		bad("--drain-timeout must not be negative")
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, o.LogLevel) {
+		bad("--log-level %q: use debug, info, warn or error", o.LogLevel)
+	}
+	if o.LogFormat != "text" && o.LogFormat != "json" {
+		bad("--log-format %q: use text or json", o.LogFormat)
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("%s", strings.Join(problems, "\n"))
+	}
+	return nil
+}
+
+// loopback refuses addresses that other machines can reach: whoever speaks to
+// the port owns the cluster, as long as there is no authentication.
+func loopback(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("must be host:port")
+	}
+	if host == "localhost" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("only loopback addresses are allowed until TLS and tokens are supported; put a tunnel in front")
+}
+
+// byteSize is a size in bytes as a flag: 128MiB.
+type byteSize int64
+
+func (b *byteSize) String() string { return route.Bytes(*b).String() }
+func (b *byteSize) Type() string   { return "bytes" }
+func (b *byteSize) Set(s string) error {
+	v, err := route.ParseBytes(s)
+	*b = byteSize(v)
+	return err
+}
