@@ -17,6 +17,10 @@ const (
 	// (invariant 8); a single record batch may be larger, as the topic's
 	// max.message.bytes allows.
 	fetchBytes = 1 << 20
+	// unpackedBytes is what a fetch may unpack to: where records compress well,
+	// less is asked for, down to minFetchBytes.
+	unpackedBytes = 4 << 20
+	minFetchBytes = 16 << 10
 	// fetchWait is how long a broker holds a fetch back when there is nothing.
 	fetchWait = 500 * time.Millisecond
 	// decompressBytes bounds what one record batch may unpack to, unless records
@@ -47,10 +51,12 @@ func fetcher(c *Config, maxRecord int64, partition int32, from position, h *heal
 	)
 }
 
-// health watches a client's connections: kgo tries again for ever and tells
-// nobody. Safe for concurrent use.
+// health watches a client's connections, since kgo tries again for ever and tells
+// nobody, and how well its fetches are compressed. Safe for concurrent use.
 type health struct {
 	failing atomic.Pointer[failure] // nil after a request that worked
+
+	packed, unpacked atomic.Int64 // bytes of the batches since the last resize
 }
 
 type failure struct {
@@ -75,6 +81,22 @@ func (h *health) OnBrokerE2E(_ kgo.BrokerMetadata, _ int16, e2e kgo.BrokerE2E) {
 	if h.failing.Load() != nil {
 		h.failing.Store(nil)
 	}
+}
+
+// OnFetchBatchRead implements kgo.HookFetchBatchRead.
+func (h *health) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, m kgo.FetchBatchMetrics) {
+	h.packed.Add(int64(m.CompressedBytes))
+	h.unpacked.Add(int64(m.UncompressedBytes))
+}
+
+// ask returns how much the next fetch may ask for, as the last ones unpacked; ok
+// is false when nothing was fetched since the last call.
+func (h *health) ask() (n int64, ok bool) {
+	packed, unpacked := h.packed.Swap(0), h.unpacked.Swap(0)
+	if packed == 0 || unpacked == 0 {
+		return 0, false
+	}
+	return min(fetchBytes, max(minFetchBytes, unpackedBytes*packed/unpacked)), true
 }
 
 func (h *health) fail(err error) {

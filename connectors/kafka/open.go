@@ -21,7 +21,7 @@ func (s *source) Open(ctx context.Context, claim connectors.Claim) (connectors.R
 	if err != nil {
 		return nil, s.fail("open "+claim.Partition.ID, connectors.Permanent(fmt.Errorf("partition has no number: %w", err), ""))
 	}
-	r := &reader{source: s, claim: claim, partition: int32(partition), drain: -1}
+	r := &reader{source: s, claim: claim, partition: int32(partition), drain: -1, asked: fetchBytes}
 	if err := r.open(ctx); err != nil {
 		return nil, err
 	}
@@ -31,27 +31,27 @@ func (s *source) Open(ctx context.Context, claim connectors.Claim) (connectors.R
 func (r *reader) open(ctx context.Context) error {
 	ctx, cancel := r.source.bounded(ctx)
 	defer cancel()
-	adm, _, topic, err := r.source.topic(ctx)
+	adm, topic, err := r.source.topic(ctx)
 	if err != nil {
 		return err
 	}
 	if err := r.source.refuseLiveGroup(ctx, adm); err != nil {
 		return err
 	}
-	if _, ok := topic.Partitions[r.partition]; !ok {
+	if _, ok := topic.leaders[r.partition]; !ok {
 		return r.fail("open", kerr.UnknownTopicOrPartition)
 	}
 	log, err := r.source.bounds(ctx, adm, r.partition)
 	if err != nil {
 		return err
 	}
-	from, err := r.from(ctx, adm, topic.ID, log)
+	from, err := r.from(ctx, adm, topic.id, log)
 	if err != nil {
 		return err
 	}
 	switch {
-	case from.topic != topic.ID:
-		return r.fail("open", fmt.Errorf("the topic was created anew: the position is of topic id %s, the brokers say %s: %w", kadm.TopicID(from.topic), topic.ID, connectors.ErrGap))
+	case from.topic != topic.id:
+		return r.fail("open", fmt.Errorf("the topic was created anew: the position is of topic id %s, the brokers say %s: %w", kadm.TopicID(from.topic), topic.id, connectors.ErrGap))
 	case from.offset < log.start:
 		return r.fail("open", fmt.Errorf("offsets %d to %d were deleted before they were read: %w", from.offset, log.start-1, connectors.ErrGap))
 	case from.offset > log.end:
@@ -62,8 +62,8 @@ func (r *reader) open(ctx context.Context) error {
 		// marker is on its way belongs to what was there when the drain began.
 		r.drain = log.end
 	}
-	r.topic, r.next, r.epoch = topic.ID, from.offset, from.epoch
-	r.place = &positions{topic: topic.ID, epoch: from.epoch}
+	r.topic, r.next, r.epoch = topic.id, from.offset, from.epoch
+	r.place = &positions{topic: topic.id, epoch: from.epoch}
 	r.end.Store(log.end)
 	r.read.Store(from.offset)
 	r.pool = message.NewPool(r.claim.Budget, batchBytes)

@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -33,11 +32,11 @@ func (r *reader) probe(ctx context.Context) (*message.Batch, error) {
 func (r *reader) emptyUntil(ctx context.Context) (int64, error) {
 	ctx, cancel := r.source.bounded(ctx)
 	defer cancel()
-	_, _, topic, err := r.source.topic(ctx)
+	_, topic, err := r.source.topic(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if topic.ID != kadm.TopicID(r.topic) {
+	if topic.id != r.topic {
 		// The fetches will say so.
 		return r.next, nil
 	}
@@ -54,13 +53,11 @@ func (r *reader) emptyUntil(ctx context.Context) (int64, error) {
 	req.SessionEpoch = -1
 	req.Topics = []kmsg.FetchRequestTopic{t}
 
-	r.source.mu.Lock()
-	client := r.source.client
-	r.source.mu.Unlock()
-	if client == nil {
-		return 0, r.fail("probe", errClosed)
+	client, err := r.source.connection()
+	if err != nil {
+		return 0, err
 	}
-	answer, err := client.Broker(int(topic.Partitions[r.partition].Leader)).Request(ctx, req)
+	answer, err := client.Broker(int(topic.leaders[r.partition])).Request(ctx, req)
 	if err != nil {
 		return 0, r.fail("probe", err)
 	}

@@ -57,6 +57,7 @@ type reader struct {
 	// drain is the end to stop at, -1 to go on for ever.
 	drain int64
 
+	asked   int64         // bytes that a fetch asks for
 	fetched []*kgo.Record // of the last fetch
 	at      int           // those before it were handed on
 	failed  error         // returned when fetched is used up
@@ -108,6 +109,7 @@ func (r *reader) poll(ctx context.Context) (idle bool, err error) {
 	defer cancel()
 	fetches := r.client.PollFetches(wait)
 	r.recycle()
+	r.resize()
 	for i := range fetches {
 		for j := range fetches[i].Topics {
 			t := &fetches[i].Topics[j]
@@ -130,6 +132,15 @@ func (r *reader) poll(ctx context.Context) (idle bool, err error) {
 		return false, nil
 	}
 	return true, nil
+}
+
+// resize keeps what a fetch unpacks to near unpackedBytes. Small changes are not
+// worth it.
+func (r *reader) resize() {
+	if n, ok := r.health.ask(); ok && (n < r.asked*3/4 || n > r.asked*3/2) {
+		r.client.UpdateFetchMaxBytes(int32(n), int32(n))
+		r.asked = n
+	}
 }
 
 // take adds what a fetch brought of our partition. Its errors come after its records.

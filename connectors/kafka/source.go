@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/connectors"
@@ -38,8 +39,8 @@ func newSource(config *Config, spec *route.Spec) (*source, error) {
 	return &source{config: config, spec: spec}, nil
 }
 
-// admin returns the shared client.
-func (s *source) admin() (*kadm.Client, error) {
+// connection returns the shared client.
+func (s *source) connection() (*kgo.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -52,7 +53,7 @@ func (s *source) admin() (*kadm.Client, error) {
 		}
 		s.client = c
 	}
-	return kadm.NewClient(s.client), nil
+	return s.client, nil
 }
 
 var errClosed = errors.New("source is closed")
@@ -83,21 +84,42 @@ func (s *source) fail(op string, err error) error {
 	return connectors.Connection(err)
 }
 
-// topic asks for the cluster's id and the topic.
-func (s *source) topic(ctx context.Context) (*kadm.Client, kadm.Metadata, kadm.TopicDetail, error) {
-	adm, err := s.admin()
+// topic is what the brokers say about our topic.
+type topic struct {
+	cluster string
+	id      kadm.TopicID
+	leaders map[int32]int32 // by partition
+}
+
+// topic asks a broker: the clients' own metadata may be older than a topic that
+// was just created anew.
+func (s *source) topic(ctx context.Context) (*kadm.Client, topic, error) {
+	c, err := s.connection()
 	if err != nil {
-		return nil, kadm.Metadata{}, kadm.TopicDetail{}, err
+		return nil, topic{}, err
 	}
-	m, err := adm.Metadata(ctx, s.config.Topic)
-	d := m.Topics[s.config.Topic]
-	if err == nil {
-		err = d.Err
+	asked := kmsg.NewMetadataRequestTopic()
+	asked.Topic = &s.config.Topic
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{asked}
+	resp, err := req.RequestWith(ctx, c)
+	if err == nil && len(resp.Topics) == 1 {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 	}
 	if err != nil {
-		return nil, m, d, s.fail("metadata", err)
+		return nil, topic{}, s.fail("metadata", err)
 	}
-	return adm, m, d, nil
+	if len(resp.Topics) != 1 {
+		return nil, topic{}, s.fail("metadata", fmt.Errorf("%d topics instead of one in the answer", len(resp.Topics)))
+	}
+	t := topic{id: resp.Topics[0].TopicID, leaders: map[int32]int32{}}
+	if resp.ClusterID != nil {
+		t.cluster = *resp.ClusterID
+	}
+	for _, p := range resp.Topics[0].Partitions {
+		t.leaders[p.Partition] = p.Leader
+	}
+	return kadm.NewClient(c), t, nil
 }
 
 // Names of the attributes of a partition.
@@ -110,12 +132,12 @@ const (
 func (s *source) Partitions(ctx context.Context) ([]connectors.Partition, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	_, _, d, err := s.topic(ctx)
+	_, t, err := s.topic(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]connectors.Partition, 0, len(d.Partitions))
-	for n := range d.Partitions {
+	out := make([]connectors.Partition, 0, len(t.leaders))
+	for n := range t.leaders {
 		out = append(out, connectors.Partition{
 			ID:         fmt.Sprintf("%s-%d", s.config.Topic, n),
 			Attributes: map[string]string{attrTopic: s.config.Topic, attrPartition: strconv.Itoa(int(n))},
@@ -132,16 +154,16 @@ func (s *source) Partitions(ctx context.Context) ([]connectors.Partition, error)
 func (s *source) Identify(ctx context.Context, p connectors.Partition, recorded string) (string, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	_, m, d, err := s.topic(ctx)
+	_, t, err := s.topic(ctx)
 	if err != nil {
 		return "", err
 	}
-	identity := fmt.Sprintf("kafka:%s/%s", m.Cluster, d.ID)
+	identity := fmt.Sprintf("kafka:%s/%s", t.cluster, t.id)
 	if recorded == "" || recorded == identity {
 		return identity, nil
 	}
 	cluster, _, _ := strings.Cut(strings.TrimPrefix(recorded, "kafka:"), "/")
-	if cluster != m.Cluster {
+	if cluster != t.cluster {
 		return "", s.fail("identify "+p.ID, fmt.Errorf("the record is of %s, the brokers say %s: %w", recorded, identity, checkpoint.ErrForeign))
 	}
 	return "", s.fail("identify "+p.ID, fmt.Errorf("the topic was created anew: the record is of %s, the brokers say %s: %w", recorded, identity, connectors.ErrGap))
@@ -151,7 +173,7 @@ func (s *source) Identify(ctx context.Context, p connectors.Partition, recorded 
 func (s *source) Check(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	adm, _, _, err := s.topic(ctx)
+	adm, _, err := s.topic(ctx)
 	if err != nil {
 		return err
 	}
@@ -223,7 +245,7 @@ func (s *source) bounds(ctx context.Context, adm *kadm.Client, partition int32) 
 // mirror commits an offset to the group, as a consumer outside of any generation:
 // the coordinator refuses that while the group has members.
 func (s *source) mirror(ctx context.Context, partition int32, p position) error {
-	adm, err := s.admin()
+	c, err := s.connection()
 	if err != nil {
 		return err
 	}
@@ -231,7 +253,7 @@ func (s *source) mirror(ctx context.Context, partition int32, p position) error 
 	offsets.Add(kadm.Offset{Topic: s.config.Topic, Partition: partition, At: p.offset, LeaderEpoch: p.epoch})
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if err := adm.CommitAllOffsets(ctx, s.config.GroupID, offsets); err != nil {
+	if err := kadm.NewClient(c).CommitAllOffsets(ctx, s.config.GroupID, offsets); err != nil {
 		return s.fail("mirror offsets to group "+s.config.GroupID, err)
 	}
 	return nil

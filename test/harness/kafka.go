@@ -366,10 +366,11 @@ func (b *KafkaBroker) DeleteTopic(t testing.TB, topic string) {
 }
 
 // Produce writes records (Topic and Partition are taken from each) and returns
-// when all are acknowledged, with their offsets filled in.
+// when all are acknowledged, with their offsets filled in. Nothing is compressed,
+// so that tests know what a record weighs.
 func (b *KafkaBroker) Produce(t testing.TB, records ...*kgo.Record) {
 	t.Helper()
-	c := b.Client(t, kgo.ProducerLinger(5*time.Millisecond))
+	c := b.Client(t, kgo.ProducerLinger(5*time.Millisecond), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	if err := c.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
 		t.Fatalf("harness: produce: %v", err)
 	}

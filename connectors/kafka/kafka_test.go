@@ -1,0 +1,706 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+	"github.com/mqbridge/mqb/test/harness"
+)
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+type option func(*Config, *route.Spec)
+
+func group(id string) option { return func(c *Config, _ *route.Spec) { c.GroupID = id } }
+
+func drain(_ *Config, s *route.Spec) { s.ExitOnEmpty = true }
+
+func newTestSource(t testing.TB, b *harness.KafkaBroker, topic string, opts ...option) *source {
+	t.Helper()
+	c := &Config{URL: b.Addr, Topic: topic, ConnectTimeout: 5 * time.Second}
+	spec := &route.Spec{Name: "orders", BatchSize: 1024, MaxRecordBytes: 16 << 20}
+	for _, o := range opts {
+		o(c, spec)
+	}
+	s, err := Type().NewSource(c, spec, connectors.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s.(*source)
+}
+
+func (s *source) testClaim(t testing.TB, number int, from message.Position) connectors.Claim {
+	t.Helper()
+	return connectors.Claim{
+		Partition: connectors.Partition{ID: fmt.Sprintf("%s-%d", s.config.Topic, number), Attributes: map[string]string{attrPartition: fmt.Sprint(number)}},
+		Record:    checkpoint.Record{Position: from},
+		Resumed:   !from.IsZero(),
+		// Most tests write before they open.
+		Late:   true,
+		Spec:   s.spec,
+		Budget: message.NewBudget(message.DefaultBudget),
+		Reject: func(_ context.Context, bad connectors.BadRecord) error {
+			return fmt.Errorf("%s: %w", bad.Place, bad.Err)
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func openAt(t testing.TB, s *source, number int, from message.Position) *reader {
+	t.Helper()
+	return openClaim(t, s, s.testClaim(t, number, from))
+}
+
+func openClaim(t testing.TB, s *source, claim connectors.Claim) *reader {
+	t.Helper()
+	r, err := s.Open(t.Context(), claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r.(*reader)
+}
+
+// got is what was read: values with their offsets, and where that ended.
+type got struct {
+	values  []string
+	offsets []int64
+	end     message.Position
+}
+
+func (g *got) add(t testing.TB, b *message.Batch) {
+	t.Helper()
+	if !g.end.IsZero() && b.From.Compare(g.end) != 0 {
+		t.Fatalf("batch begins at %s, the last one ended at %s", b.From.Sort, g.end.Sort)
+	}
+	if b.Read != b.Len()+b.Dropped {
+		t.Fatalf("read %d, messages %d, dropped %d", b.Read, b.Len(), b.Dropped)
+	}
+	for i := range b.Len() {
+		g.values = append(g.values, string(b.Payload(i)))
+		g.offsets = append(g.offsets, b.Msg(i).Ordinal)
+	}
+	g.end = b.End
+	b.Release()
+}
+
+func read(t testing.TB, r *reader) *message.Batch {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	b, err := r.Read(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func readN(t testing.TB, r *reader, n int) (g got) {
+	t.Helper()
+	for len(g.values) < n {
+		g.add(t, read(t, r))
+	}
+	return g
+}
+
+func readToEnd(t testing.TB, r *reader) (g got) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for {
+		b, err := r.Read(ctx)
+		if errors.Is(err, connectors.ErrEndOfInput) {
+			return g
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.add(t, b)
+	}
+}
+
+func readError(t testing.TB, r *reader) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for {
+		b, err := r.Read(ctx)
+		if err != nil {
+			return err
+		}
+		b.Release()
+	}
+}
+
+func wantOrder(t testing.TB, g got, first, n int) {
+	t.Helper()
+	if len(g.values) != n {
+		t.Fatalf("%d records, want %d", len(g.values), n)
+	}
+	for i, v := range g.values {
+		if v != fmt.Sprint(first+i) {
+			t.Fatalf("record %d is %q, want %d", i, v, first+i)
+		}
+	}
+}
+
+func offset(t testing.TB, p message.Position) int64 {
+	t.Helper()
+	n, ok := p.Number()
+	if !ok {
+		t.Fatalf("position %q is no number", p.Sort)
+	}
+	return n
+}
+
+func TestResumesAtTheExactOffsetInOrder(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 2)
+	b.ProduceN(t, topic, 1, 0, 5000)
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 1, message.Position{})
+	start := read(t, r)
+	if start.Read != 0 || offset(t, start.End) != 0 {
+		t.Fatalf("the chosen start was not handed on: read %d, end %s", start.Read, start.End.Sort)
+	}
+	start.Release()
+	batch := read(t, r)
+	if batch.Len() != 1024 {
+		t.Fatalf("batch of %d, want batch_size", batch.Len())
+	}
+	if p := batch.PositionAfter(9); offset(t, p) != 10 {
+		t.Fatalf("position after record 9 is %s", p.Sort)
+	}
+	inside := batch.PositionAfter(699)
+	batch.Release()
+	_ = r.Close()
+
+	g := readN(t, openAt(t, s, 1, inside), 4300)
+	wantOrder(t, g, 700, 4300)
+	if g.offsets[0] != 700 || offset(t, g.end) != 5000 {
+		t.Fatalf("read [%d, %s)", g.offsets[0], g.end.Sort)
+	}
+}
+
+func TestLatestStartIsDurableBeforeTheFirstRecord(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 10)
+	s := newTestSource(t, b, topic)
+	claim := s.testClaim(t, 0, message.Position{})
+	claim.Late = false
+	r := openClaim(t, s, claim)
+	start := read(t, r)
+	if offset(t, start.End) != 10 {
+		t.Fatalf("latest is %s, want 10", start.End.Sort)
+	}
+	p := start.End
+	start.Release()
+	_ = r.Close()
+	b.ProduceN(t, topic, 0, 10, 5)
+	wantOrder(t, readN(t, openAt(t, s, 0, p), 5), 10, 5)
+}
+
+func TestNewPartitionsAreFound(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 2)
+	s := newTestSource(t, b, topic)
+	for _, want := range []int{2, 5} {
+		if want > 2 {
+			b.AddPartitions(t, topic, want)
+		}
+		ps, err := s.Partitions(t.Context())
+		if err != nil || len(ps) != want {
+			t.Fatalf("%d partitions, %v, want %d", len(ps), err, want)
+		}
+		last := ps[want-1]
+		if last.ID != fmt.Sprintf("%s-%d", topic, want-1) || last.PartSource != topic || last.PartNumber != want-1 {
+			t.Fatalf("%+v", last)
+		}
+	}
+	b.ProduceN(t, topic, 4, 0, 3)
+	wantOrder(t, readN(t, openAt(t, s, 4, message.Position{}), 3), 0, 3)
+}
+
+func TestHeadersKeysTombstonesAndFraming(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.Produce(t,
+		&kgo.Record{Topic: topic, Key: []byte("k0"), Value: []byte("plain"), Headers: []kgo.RecordHeader{
+			{Key: "a", Value: []byte("1")}, {Key: "mqb.src.offset", Value: []byte("forged")}, {Key: metaTombstone, Value: []byte("forged")}}},
+		&kgo.Record{Topic: topic, Key: []byte("k1")},
+		&kgo.Record{Topic: topic, Value: []byte{}},
+	)
+	s := newTestSource(t, b, topic, func(c *Config, _ *route.Spec) { c.SourceMetadata = true })
+	r := openAt(t, s, 0, message.Position{})
+	read(t, r).Release()
+	batch := read(t, r)
+	if batch.Len() != 3 {
+		t.Fatalf("%d messages", batch.Len())
+	}
+	if k := batch.Key(0); string(k) != "k0" || batch.Key(2) != nil {
+		t.Fatalf("keys %q %q", k, batch.Key(2))
+	}
+	if v, _ := batch.Meta(0, "a"); string(v) != "1" {
+		t.Fatalf("header a is %q", v)
+	}
+	if v, _ := batch.Meta(0, metaOffset); string(v) != "0" {
+		t.Fatalf("offset metadata is %q", v)
+	}
+	for i, want := range []bool{false, true, false} {
+		if _, ok := batch.Meta(i, metaTombstone); ok != want || (i > 0 && len(batch.Payload(i)) > 0) {
+			t.Fatalf("record %d: tombstone %v, payload %q", i, ok, batch.Payload(i))
+		}
+	}
+	if got := string(batch.Lines(0, 3)); got != "plain\n\n\n" {
+		t.Fatalf("lines %q", got)
+	}
+	batch.Release()
+	b.Produce(t, &kgo.Record{Topic: topic, Value: []byte("two\nlines")}, &kgo.Record{Topic: topic, Value: []byte("x")})
+	batch = read(t, r)
+	if batch.Lines(0, batch.Len()) != nil {
+		t.Fatal("a payload with a newline inside was marked as one line")
+	}
+	if string(batch.Payload(0)) != "two\nlines" {
+		t.Fatalf("payload %q", batch.Payload(0))
+	}
+	batch.Release()
+}
+
+func TestTransactionMarkersAndAbortedRecordsMoveThePosition(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	c := b.Client(t, kgo.TransactionalID(topic))
+	transact := func(commit kgo.TransactionEndTry, values ...string) {
+		t.Helper()
+		if err := c.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range values {
+			if err := c.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(v)}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.EndTransaction(t.Context(), commit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	transact(kgo.TryCommit, "0", "1") // offsets 0 1, marker 2
+	transact(kgo.TryAbort, "x", "y")  // offsets 3 4, marker 5
+	transact(kgo.TryCommit, "2")      // offset 6, marker 7
+	transact(kgo.TryAbort, "z")       // offset 8, marker 9
+	s := newTestSource(t, b, topic, drain)
+	g := readToEnd(t, openAt(t, s, 0, message.Position{}))
+	wantOrder(t, g, 0, 3)
+	if fmt.Sprint(g.offsets) != "[0 1 6]" || offset(t, g.end) != 10 {
+		t.Fatalf("offsets %v, end %s", g.offsets, g.end.Sort)
+	}
+}
+
+func TestDrainWaitsForAnOpenTransactionThatBeganBefore(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	c := b.Client(t, kgo.TransactionalID(topic))
+	if err := c.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("0")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	s := newTestSource(t, b, topic, drain)
+	r := openAt(t, s, 0, message.Position{})
+	read(t, r).Release()
+	short, cancel := context.WithTimeout(t.Context(), 3*idleWait)
+	defer cancel()
+	if batch, err := r.Read(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("drain did not wait: %v %v", batch, err)
+	}
+	if err := c.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
+		t.Fatal(err)
+	}
+	wantOrder(t, readToEnd(t, r), 0, 1)
+}
+
+func TestDrainEndsBehindATailThatCompactionEmptied(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the log cleaner")
+	}
+	t.Parallel()
+	b := harness.StartKafka(t, harness.KafkaOptions{Properties: map[string]string{"log.cleaner.backoff.ms": "100"}})
+	topic := b.Topic(t, 1, "cleanup.policy", "compact", "segment.ms", "100", "min.cleanable.dirty.ratio", "0.001", "delete.retention.ms", "0", "min.compaction.lag.ms", "0", "max.compaction.lag.ms", "100")
+	put := func(key, value string) {
+		rec := &kgo.Record{Topic: topic, Key: []byte(key)}
+		if value != "" {
+			rec.Value = []byte(value)
+		}
+		b.Produce(t, rec)
+	}
+	for i := range 5 {
+		put("same", fmt.Sprint(i))
+	}
+	put("keep", "kept")
+	s := newTestSource(t, b, topic, drain)
+	// A new segment is rolled by an append; the cleaner leaves the active one alone.
+	harness.Eventually(t, 60*time.Second, func() error {
+		put("other", "o")
+		r, err := s.Open(t.Context(), s.testClaim(t, 0, message.Position{}))
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		g := readToEnd(t, r.(*reader))
+		if len(g.values) == 0 || g.values[0] != "4" {
+			return fmt.Errorf("not compacted yet: %v", g.values)
+		}
+		return nil
+	})
+	g := readToEnd(t, openAt(t, s, 0, message.Position{}))
+	if g.offsets[0] != 4 || g.values[0] != "4" {
+		t.Fatalf("first record %q at %d", g.values[0], g.offsets[0])
+	}
+}
+
+func TestRetentionPassingThePositionIsAGapAndNoJump(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 100)
+	s := newTestSource(t, b, topic)
+	p := readN(t, openAt(t, s, 0, message.Position{}), 100).end
+	b.ProduceN(t, topic, 0, 100, 100)
+	b.DeleteRecords(t, topic, 0, 150)
+	_, err := s.Open(t.Context(), s.testClaim(t, 0, p))
+	if connectors.Classify(err) != connectors.ClassGap || !strings.Contains(err.Error(), "100 to 149") {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestRetentionPassingARunningReaderIsAGap(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	value := make([]byte, 100_000)
+	var records []*kgo.Record
+	for range 100 {
+		records = append(records, &kgo.Record{Topic: topic, Value: value})
+	}
+	b.Produce(t, records...)
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 0, message.Position{})
+	read(t, r).Release()
+	read(t, r).Release()
+	b.DeleteRecords(t, topic, 0, 95)
+	if err := readError(t, r); connectors.Classify(err) != connectors.ClassGap {
+		t.Fatalf("%v", err)
+	}
+	if at := r.read.Load(); at > 60 {
+		t.Fatalf("reader went on to offset %d", at)
+	}
+}
+
+func TestTopicCreatedAnewIsRefused(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 10)
+	s := newTestSource(t, b, topic)
+	part := connectors.Partition{ID: topic + "-0"}
+	identity, err := s.Identify(t.Context(), part, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Identify(t.Context(), part, identity); err != nil || again != identity {
+		t.Fatalf("%q %v", again, err)
+	}
+	running := openAt(t, s, 0, message.Position{})
+	p := readN(t, running, 10).end
+	b.DeleteTopic(t, topic)
+	b.CreateTopic(t, topic, 1)
+	b.ProduceN(t, topic, 0, 1000, 20)
+	if _, err := s.Identify(t.Context(), part, identity); connectors.Classify(err) != connectors.ClassGap {
+		t.Fatalf("identify: %v", err)
+	}
+	if _, err := s.Open(t.Context(), s.testClaim(t, 0, p)); connectors.Classify(err) != connectors.ClassGap {
+		t.Fatalf("open: %v", err)
+	}
+	if err := readError(t, running); connectors.Classify(err) != connectors.ClassGap {
+		t.Fatalf("running reader: %v", err)
+	}
+	_, err = s.Identify(t.Context(), part, "kafka:another/"+strings.SplitN(identity, "/", 2)[1])
+	if connectors.Classify(err) != connectors.ClassForeign {
+		t.Fatalf("another cluster: %v", err)
+	}
+}
+
+func TestPositionBeyondTheEndIsAGap(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 10)
+	s := newTestSource(t, b, topic)
+	p, err := decode(readN(t, openAt(t, s, 0, message.Position{}), 10).end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.offset = 11
+	if _, err := s.Open(t.Context(), s.testClaim(t, 0, p.encode())); connectors.Classify(err) != connectors.ClassGap {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestGroupOffsetsStartAndMirror(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 2)
+	b.ProduceN(t, topic, 0, 0, 20)
+	b.ProduceN(t, topic, 1, 0, 20)
+	id := "g-" + topic
+	adm := b.Admin(t)
+	var before kadm.Offsets
+	before.Add(kadm.Offset{Topic: topic, Partition: 0, At: 7, LeaderEpoch: -1})
+	harness.Eventually(t, 60*time.Second, func() error { return adm.CommitAllOffsets(t.Context(), id, before) })
+	s := newTestSource(t, b, topic, group(id))
+	r := openAt(t, s, 0, message.Position{})
+	g := readN(t, r, 13)
+	wantOrder(t, g, 7, 13)
+	claim := s.testClaim(t, 1, message.Position{})
+	claim.Late = false
+	wantOrder(t, readN(t, openClaim(t, s, claim), 20), 0, 20)
+
+	if err := r.Settle(t.Context(), g.end); err != nil {
+		t.Fatal(err)
+	}
+	after, err := adm.FetchOffsets(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := after.Lookup(topic, 0); o.At != 20 {
+		t.Fatalf("mirrored offset %d, want 20", o.At)
+	}
+}
+
+func TestGroupWithLiveMembersIsRefused(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 1)
+	id := "g-" + topic
+	s := newTestSource(t, b, topic, group(id))
+	// The first question about a group makes a new broker create a topic.
+	harness.Eventually(t, 60*time.Second, func() error { return s.Check(t.Context()) })
+	running := openAt(t, s, 0, message.Position{})
+	end := readN(t, running, 1).end
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	member := b.Client(t, kgo.ConsumerGroup(id), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit())
+	if f := member.PollFetches(t.Context()); f.Err() != nil {
+		t.Fatal(f.Err())
+	}
+	if err := s.Check(t.Context()); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "group_id") {
+		t.Fatalf("check: %v", err)
+	}
+	if _, err := s.Open(t.Context(), s.testClaim(t, 0, end)); connectors.Classify(err) != connectors.ClassPermanent {
+		t.Fatalf("open: %v", err)
+	}
+	if err := running.Settle(t.Context(), end); err == nil {
+		t.Fatal("offsets of a group in use were overwritten")
+	}
+}
+
+func TestUnreachableBrokerIsAConnectionErrorSoon(t *testing.T) {
+	t.Parallel()
+	addr := fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t))
+	s, err := newSource(&Config{URL: addr, Topic: "t", ConnectTimeout: time.Second}, &route.Spec{Name: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	began := time.Now()
+	_, err = s.Partitions(t.Context())
+	if connectors.Classify(err) != connectors.ClassConnection || !strings.Contains(err.Error(), addr) {
+		t.Fatalf("%v", err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Fatalf("took %v", d)
+	}
+}
+
+func TestBrokerKilledAndStartedAgainWhileReading(t *testing.T) {
+	t.Parallel()
+	b := harness.StartKafka(t, harness.KafkaOptions{})
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 100)
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 0, message.Position{})
+	g := readN(t, r, 100)
+	b.Process().Kill()
+	if err := readError(t, r); connectors.Classify(err) != connectors.ClassConnection || !strings.Contains(err.Error(), b.Addr) {
+		t.Fatalf("broker gone: %v", err)
+	}
+	b.Restart(t)
+	b.ProduceN(t, topic, 0, 100, 100)
+	wantOrder(t, readN(t, r, 100), 100, 100)
+	wantOrder(t, readN(t, openAt(t, s, 0, g.end), 100), 100, 100)
+}
+
+func TestFrozenBrokerIsNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for request time-outs")
+	}
+	t.Parallel()
+	b := harness.StartKafka(t, harness.KafkaOptions{})
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 10)
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 0, message.Position{})
+	readN(t, r, 10)
+	b.Process().Freeze()
+	if err := readError(t, r); connectors.Classify(err) != connectors.ClassConnection {
+		t.Fatalf("%v", err)
+	}
+	b.Process().Thaw()
+	b.ProduceN(t, topic, 0, 10, 10)
+	wantOrder(t, readN(t, r, 10), 10, 10)
+}
+
+func TestCloseAndCancelEndABlockedRead(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	s := newTestSource(t, b, topic)
+	for _, how := range []string{"close", "cancel"} {
+		r := openAt(t, s, 0, message.Position{})
+		read(t, r).Release()
+		ctx, cancel := context.WithCancel(t.Context())
+		out := make(chan error, 1)
+		go func() {
+			_, err := r.Read(ctx)
+			out <- err
+		}()
+		if how == "close" {
+			_ = r.Close()
+		} else {
+			cancel()
+		}
+		select {
+		case err := <-out:
+			if connectors.Classify(err) != connectors.ClassStopped {
+				t.Errorf("%s: %v", how, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: Read still blocks", how)
+		}
+		cancel()
+	}
+}
+
+func TestRecordBeyondTheLimitIsRejectedAlone(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.Produce(t, &kgo.Record{Topic: topic, Value: []byte("0")}, &kgo.Record{Topic: topic, Value: make([]byte, 100)}, &kgo.Record{Topic: topic, Value: []byte("1")})
+	s := newTestSource(t, b, topic, func(_ *Config, s *route.Spec) { s.MaxRecordBytes = 50 })
+	claim := s.testClaim(t, 0, message.Position{})
+	var places []string
+	claim.Reject = func(_ context.Context, bad connectors.BadRecord) error {
+		places = append(places, bad.Place)
+		return nil
+	}
+	wantOrder(t, readN(t, openClaim(t, s, claim), 2), 0, 2)
+	if len(places) != 1 || places[0] != topic+"[0]@1" {
+		t.Fatalf("rejected %v", places)
+	}
+	r := openAt(t, s, 0, message.Position{})
+	g := readN(t, r, 1)
+	if offset(t, g.end) != 1 {
+		t.Fatalf("stopped at %s, want 1", g.end.Sort)
+	}
+	if err := readError(t, r); !strings.Contains(err.Error(), "max_record_bytes") {
+		t.Fatalf("%v", err)
+	}
+	if offset(t, g.end) != r.read.Load() {
+		t.Fatalf("went over the record to %d", r.read.Load())
+	}
+}
+
+func TestStalledReaderHoldsABoundedAmount(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	var records []*kgo.Record
+	for range 400 {
+		records = append(records, &kgo.Record{Topic: topic, Value: make([]byte, 50_000)})
+	}
+	b.Produce(t, records...) // 20 MB
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 0, message.Position{})
+	read(t, r).Release()
+	first := read(t, r)
+	// The next fetch has arrived when the client holds records; nothing may follow it.
+	harness.Eventually(t, 20*time.Second, func() error {
+		if r.client.BufferedFetchRecords() == 0 {
+			return errors.New("nothing prefetched")
+		}
+		return nil
+	})
+	if n := r.client.BufferedFetchBytes(); n > fetchBytes+100_000 {
+		t.Fatalf("%d bytes are buffered", n)
+	}
+	first.Release()
+}
+
+func TestFetchesThatUnpackToMuchAskForLess(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	c := b.Client(t, kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+	for range 4 {
+		records := make([]*kgo.Record, 300)
+		for i := range records {
+			records[i] = &kgo.Record{Topic: topic, Value: make([]byte, 10_000)}
+		}
+		if err := c.ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newTestSource(t, b, topic, drain)
+	r := openAt(t, s, 0, message.Position{})
+	if g := readToEnd(t, r); len(g.values) != 1200 {
+		t.Fatalf("%d records", len(g.values))
+	}
+	if r.asked != minFetchBytes {
+		t.Fatalf("asks for %d bytes that unpack to a thousand times as much", r.asked)
+	}
+}
+
+func TestDrainReadsEveryRecordThatWasThere(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 2)
+	b.ProduceN(t, topic, 0, 0, 3000)
+	s := newTestSource(t, b, topic, drain)
+	wantOrder(t, readToEnd(t, openAt(t, s, 0, message.Position{})), 0, 3000)
+	if g := readToEnd(t, openAt(t, s, 1, message.Position{})); len(g.values) != 0 {
+		t.Fatalf("%d records in an empty partition", len(g.values))
+	}
+}
