@@ -1,0 +1,292 @@
+package sqlx
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	ckpt "github.com/mqbridge/mqb/checkpoint/postgres"
+	"github.com/mqbridge/mqb/connectors"
+	dial "github.com/mqbridge/mqb/dial/postgres"
+	"github.com/mqbridge/mqb/hook"
+)
+
+// writer is a connectors.TxWriter on one connection.
+type writer struct {
+	sink    *sink
+	conn    *pgx.Conn
+	pg      *pgconn.PgConn
+	claim   connectors.Claim
+	store   *ckpt.Store
+	fence   *pgconn.StatementDescription
+	stmt    *statement
+	copy    bool
+	types   []uint32
+	formats []int16 // of the statement's values
+
+	busy   sync.Mutex // held by the commit under way, which has the connection
+	closed atomic.Bool
+
+	rowsPrepared map[int]bool // statements for n rows; with busy
+	values       [][]byte     // scratch; with busy
+	widest       []int16      // formats for the widest statement; with busy
+
+	mu   sync.Mutex
+	free []*txn
+}
+
+var _ connectors.TxWriter = (*writer)(nil)
+
+const fenceName = "mqb_fence"
+
+// The two flights of a commit, as errors name them.
+const (
+	opRows   = "write rows"
+	opCommit = "commit"
+)
+
+// rowName names the prepared statement for n rows.
+func rowName(n int) string { return "mqb_rows_" + strconv.Itoa(n) }
+
+// formatOf: text, which the server types, but for bytes, which it takes as they are.
+func formatOf(oid uint32) int16 {
+	if oid == pgtype.ByteaOID {
+		return pgx.BinaryFormatCode
+	}
+	return pgx.TextFormatCode
+}
+
+// maxFree is how many used transactions keep their buffers: one is filled while
+// another commits.
+const maxFree = 2
+
+// maxFreeBytes is how large a kept buffer may be: a transaction gathers about 8 MiB.
+const maxFreeBytes = 32 << 20
+
+func (w *writer) Begin() connectors.Txn {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.free); n > 0 {
+		t := w.free[n-1]
+		w.free = w.free[:n-1]
+		return t
+	}
+	identity := w.claim.Record.Source + "/" + w.claim.Partition.ID
+	return &txn{w: w, enc: newEncoder(w.stmt, w.types, w.copy, identity)}
+}
+
+func (w *writer) recycle(t *txn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.free) < maxFree && cap(t.buf) <= maxFreeBytes {
+		w.free = append(w.free, t)
+	}
+}
+
+// Close ends the session in order when it is idle; under a commit it cuts the
+// connection, whose server notices within a second.
+func (w *writer) Close() error {
+	if w.closed.Swap(true) {
+		return nil
+	}
+	if w.busy.TryLock() {
+		defer w.busy.Unlock()
+		return closeConn(w.conn)
+	}
+	err := w.pg.Conn().Close()
+	w.busy.Lock()
+	defer w.busy.Unlock()
+	return err
+}
+
+// commit is one transaction: the rows first, then in one flight the fence and the
+// COMMIT, so that the record is locked for as short as can be and a process that
+// freezes between them leaves no half of it (PROTOCOL 3).
+func (w *writer) commit(ctx context.Context, t *txn, swap connectors.Swap) error {
+	w.busy.Lock()
+	defer w.busy.Unlock()
+	fence, err := ckpt.FenceArgs(swap.Key, swap.Expected, swap.Record)
+	if err != nil {
+		return w.failed(opCommit, err)
+	}
+	if err := w.sendRows(ctx, t, 0, t.Rows(), "BEGIN"); err != nil {
+		return w.refused(ctx, t, swap, opRows, err)
+	}
+	hook.At("tx.rows-sent")
+	if err := w.claim.Gate(); err != nil {
+		return errors.Join(err, w.rollback(ctx))
+	}
+	hook.At("tx.before-fence")
+	batch := &pgconn.Batch{}
+	batch.ExecStatement(w.fence, fence, nil, nil)
+	batch.ExecParams("COMMIT", nil, nil, nil, nil)
+	results, err := w.pg.ExecBatch(ctx, batch).ReadAll()
+	if err == nil {
+		// COMMIT of a transaction that failed answers ROLLBACK, without an error.
+		if n := len(results); n != 2 || results[1].CommandTag.String() != "COMMIT" {
+			err = fmt.Errorf("the server answered %d results, the last not COMMIT", n)
+		}
+	}
+	switch {
+	case err == nil:
+		hook.At("tx.committed")
+		return nil
+	case dial.Code(err) == dial.CodeDivisionByZero && len(results) == 0:
+		return w.fenced(ctx, swap)
+	case dial.Classify(err) == dial.ClassData:
+		return w.refused(ctx, t, swap, opCommit, err) // a deferred constraint
+	}
+	// When the reply was lost the outcome is unknown; the next claim reads it.
+	if rollback := w.rollback(ctx); rollback != nil {
+		return rollback
+	}
+	return w.broken(ctx, swap, opCommit, err)
+}
+
+// broken is failed for an error that may come from a successor which ended our
+// session: if the record says so, that is what is returned.
+func (w *writer) broken(ctx context.Context, swap connectors.Swap, op string, err error) error {
+	if class := dial.Classify(err); w.closed.Load() || class != dial.ClassConnection && class != dial.ClassSuspect {
+		return w.failed(op, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	held := swap.Record
+	held.Version = swap.Expected
+	if verdict := checkpoint.Resolve(ctx, w.store, swap.Key, held); errors.Is(verdict, checkpoint.ErrFenced) {
+		return w.failed(op, fmt.Errorf("%w: %v", verdict, err))
+	}
+	return w.failed(op, err)
+}
+
+// askWithin bounds the question who holds the record when a connection broke: the
+// server may be what is gone.
+const askWithin = 2 * time.Second
+
+// fenced says who holds the record that the fence did not match.
+func (w *writer) fenced(ctx context.Context, swap connectors.Swap) error {
+	if err := w.rollback(ctx); err != nil {
+		return err
+	}
+	held := swap.Record
+	held.Version = swap.Expected
+	err := checkpoint.Resolve(ctx, w.store, swap.Key, held)
+	if !errors.Is(err, checkpoint.ErrFenced) && !errors.Is(err, checkpoint.ErrRegressed) {
+		err = errors.Join(checkpoint.ErrConflict, err)
+	}
+	return w.failed(opCommit, err)
+}
+
+// rollback ends a transaction that failed. Nil also when the connection is gone,
+// and the transaction with it.
+func (w *writer) rollback(ctx context.Context) error {
+	if w.pg.IsClosed() || w.pg.TxStatus() == 'I' {
+		return nil
+	}
+	_, err := w.pg.Exec(ctx, "ROLLBACK").ReadAll()
+	if err != nil && !w.pg.IsClosed() {
+		return w.failed("roll back", err)
+	}
+	return nil
+}
+
+func (w *writer) failed(op string, err error) error {
+	if w.closed.Load() {
+		return fmt.Errorf("route %s: sqlx %s: closed: %w", w.claim.Route, op, context.Canceled)
+	}
+	return w.sink.classed(op+" of partition "+w.claim.Partition.ID, err)
+}
+
+// sendRows writes rows [i, j) of t, in the same flight behind the statement
+// first (BEGIN, SAVEPOINT).
+func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) error {
+	if w.copy && i < j {
+		rows := bytes.NewReader(t.buf[t.start(i):t.end[j-1]])
+		_, err := w.pg.CopyFrom(ctx, rows, first+"; COPY "+w.stmt.copyTo+" FROM STDIN")
+		return err
+	}
+	if err := w.prepareRows(ctx, j-i); err != nil {
+		return err
+	}
+	p := w.pg.StartPipeline(ctx)
+	p.SendQueryParams(first, nil, nil, nil, nil)
+	width := w.stmt.width()
+	sent := 0
+	for i < j {
+		n := w.rowsFor(j - i)
+		w.values = w.values[:0]
+		for at := t.start(i); at < t.end[i+n-1]; {
+			size := int32(binary.BigEndian.Uint32(t.buf[at:]))
+			at += 4
+			if size < 0 {
+				w.values = append(w.values, nil)
+				continue
+			}
+			w.values = append(w.values, t.buf[at:at+int(size):at+int(size)])
+			at += int(size)
+		}
+		for len(w.widest) < n*width {
+			w.widest = append(w.widest, w.formats...)
+		}
+		p.SendQueryPrepared(rowName(n), w.values, w.widest[:n*width], nil)
+		i += n
+		if at := t.end[i-1]; at-sent >= flushBytes {
+			sent = at
+			if err := p.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.Sync(); err != nil {
+		return err
+	}
+	return p.Close()
+}
+
+// flushBytes is how much of a pipeline is sent at once, so that the driver's
+// buffer stays small.
+const flushBytes = 256 << 10
+
+// rowsFor is how many rows the next statement holds: full ones, then an eighth of
+// that, then single rows, so that few statements have to be prepared.
+func (w *writer) rowsFor(left int) int {
+	for n := w.stmt.rows(); n > 1; n /= 8 {
+		if n <= left {
+			return n
+		}
+	}
+	return 1
+}
+
+// prepareRows prepares the statements that n rows take, the first time they do.
+func (w *writer) prepareRows(ctx context.Context, n int) error {
+	if w.rowsPrepared == nil {
+		w.rowsPrepared = map[int]bool{1: true}
+	}
+	for n > 0 {
+		k := w.rowsFor(n)
+		if !w.rowsPrepared[k] {
+			var types []uint32
+			for range k {
+				types = append(types, w.types...)
+			}
+			if _, err := w.pg.Prepare(ctx, rowName(k), w.stmt.sqlOf(k), types); err != nil {
+				return err
+			}
+			w.rowsPrepared[k] = true
+		}
+		n %= k
+	}
+	return nil
+}
