@@ -53,6 +53,20 @@ func (e *FencedError) Error() string {
 // Is makes errors.Is(err, ErrFenced) true.
 func (e *FencedError) Is(target error) bool { return target == ErrFenced }
 
+// LockedError is an ErrLocked of a store that can still read the record as it was
+// before the pending commit: it names the session that a claim may have to end.
+type LockedError struct {
+	Key       string
+	Committed Record
+}
+
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("checkpoint %s: record locked, by session %q of epoch %d as it seems", e.Key, e.Committed.Session, e.Committed.Epoch)
+}
+
+// Is makes errors.Is(err, ErrLocked) true.
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
 // MaxRecordBytes bounds an encoded record.
 const MaxRecordBytes = 256 << 10
 

@@ -67,10 +67,16 @@ func Claim(ctx context.Context, store Store, req ClaimRequest) (Claimed, error) 
 		case errors.Is(err, ErrNotFound):
 			exists = false
 		case errors.Is(err, ErrLocked):
-			// Load waits for a commit whose outcome is pending; the session that
-			// holds it is unknown until the record can be read, so wait for it.
+			// Load waits for a commit whose outcome is pending. A predecessor that
+			// froze inside it holds its lock for ever; anybody else is waited for.
 			if ctx.Err() != nil {
 				return fail(err)
+			}
+			var locked *LockedError
+			if errors.As(err, &locked) && locked.Committed.Epoch < req.Epoch && locked.Committed.ClusterUID == req.ClusterUID {
+				if err := endSession(ctx, store, locked.Committed.Session, req.Session); err != nil {
+					return fail(err)
+				}
 			}
 			continue
 		case err != nil:

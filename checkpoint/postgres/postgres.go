@@ -33,7 +33,7 @@ type Store struct {
 	pool     *pgxpool.Pool
 	identity string
 
-	load, insert, update, probe, list string
+	load, peek, insert, update, probe, list string
 }
 
 var (
@@ -46,13 +46,17 @@ var (
 // the table is absent. The URL must lead to the server itself, not to a
 // transaction pooler. The caller closes the store.
 func Open(ctx context.Context, url, table string) (*Store, error) {
+	return OpenWith(ctx, url, table, dial.Options{MaxConns: 4})
+}
+
+// OpenWith is Open with pool settings; the time-outs of statements are the store's.
+func OpenWith(ctx context.Context, url, table string, opt dial.Options) (*Store, error) {
 	if table == "" {
 		table = DefaultTable
 	}
-	cfg, err := dial.Parse(url, dial.Options{
-		ApplicationName: "mqb checkpoints", LockTimeout: LockTimeout, StatementTimeout: statementTimeout,
-		MaxConns: 4,
-	})
+	opt.ApplicationName = "mqb checkpoints"
+	opt.LockTimeout, opt.StatementTimeout = LockTimeout, statementTimeout
+	cfg, err := dial.Parse(url, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +75,7 @@ func Open(ctx context.Context, url, table string) (*Store, error) {
 		// A plain read may see the version before a commit that is still pending;
 		// this one waits for its outcome.
 		load: `SELECT record FROM ` + name + ` WHERE key = $1 FOR SHARE`,
+		peek: `SELECT record FROM ` + name + ` WHERE key = $1`,
 		insert: `INSERT INTO ` + name + ` (key, epoch, run, version, record) VALUES ($1, $2, $3, $4, $5)
 			ON CONFLICT (key) DO NOTHING`,
 		update: `WITH u AS (` + update(name) + ` RETURNING 1)
@@ -158,14 +163,17 @@ func create(ctx context.Context, pool *pgxpool.Pool, table string) error {
 	})
 }
 
-// Load implements checkpoint.Store with a locking read. ErrLocked when a commit
-// stays pending for longer than LockTimeout.
+// Load implements checkpoint.Store with a locking read. A commit that stays pending
+// for longer than LockTimeout is a *checkpoint.LockedError.
 func (s *Store) Load(ctx context.Context, key string) (checkpoint.Record, error) {
 	for {
 		var body []byte
 		err := s.pool.QueryRow(ctx, s.load, key).Scan(&body)
 		if err == nil {
 			return checkpoint.Decode(body)
+		}
+		if dial.Code(err) == dial.CodeLockTimeout {
+			return checkpoint.Record{}, s.locked(ctx, key, err)
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return checkpoint.Record{}, failed("load", key, err)
@@ -178,6 +186,17 @@ func (s *Store) Load(ctx context.Context, key string) (checkpoint.Record, error)
 			return checkpoint.Record{}, checkpoint.ErrNotFound
 		}
 	}
+}
+
+// locked adds the record as last committed, whose session is the one to blame.
+func (s *Store) locked(ctx context.Context, key string, err error) error {
+	var body []byte
+	if s.pool.QueryRow(ctx, s.peek, key).Scan(&body) == nil {
+		if rec, decodeErr := checkpoint.Decode(body); decodeErr == nil {
+			return fmt.Errorf("load: %w", &checkpoint.LockedError{Key: key, Committed: rec})
+		}
+	}
+	return failed("load", key, err)
 }
 
 // absent says for sure that there is no record: one that is being created cannot

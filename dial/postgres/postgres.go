@@ -76,6 +76,8 @@ func Parse(rawURL string, opt Options) (*Config, error) {
 	// the row again instead of failing.
 	c.RuntimeParams["synchronous_commit"] = "on"
 	c.RuntimeParams["default_transaction_isolation"] = "read committed"
+	// Text is sent and read as UTF-8, whatever the database keeps.
+	c.RuntimeParams["client_encoding"] = "UTF8"
 	set("lock_timeout", milliseconds(opt.LockTimeout))
 	set("statement_timeout", milliseconds(opt.StatementTimeout))
 	// The server notices a machine that went away; a frozen process on a living
