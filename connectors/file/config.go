@@ -1,0 +1,211 @@
+// Package file reads files, one partition each, and writes immutable part files.
+//
+// The source is positional: it resumes at a byte offset and counts records from
+// 0, blank lines left out. The sink is a T2 sink of parts (docs/protocol.md,
+// "Parts"): a part's name is its range of records, so a part that is written
+// twice is there once.
+package file
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/file/csvjson"
+	"github.com/mqbridge/mqb/route"
+)
+
+// Config is the endpoint's configuration, as source or as sink.
+type Config struct {
+	Path      string    `yaml:"path" doc:"Source: a file or a glob (** crosses directories); each file is a partition. Sink: the directory of the parts."`
+	Format    string    `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata), json (a JSON value a line), text, raw, csv (sources only)."`
+	Delimiter string    `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
+	Mode      string    `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
+	NameBy    string    `yaml:"name_by" default:"auto" doc:"Sinks: source_position writes immutable parts named after the records in them."`
+	CSV       CSVConfig `yaml:"csv" doc:"How csv is read."`
+}
+
+// CSVConfig says how csv is read.
+type CSVConfig struct {
+	Separator  string   `yaml:"separator" default:"," doc:"One byte: itself, tab, space, hex (0x1f), or auto to take it from the header."`
+	Quote      string   `yaml:"quote" default:"\"" doc:"One byte: itself or hex."`
+	Header     bool     `yaml:"header" default:"true" doc:"The first record names the columns."`
+	Columns    []string `yaml:"columns" doc:"Names of the columns, instead of those in the header."`
+	Nested     string   `yaml:"nested" doc:"Sinks only."`
+	OnMismatch string   `yaml:"on_mismatch" default:"warn" doc:"A record with another number of fields than columns: warn fills in empty strings and leaves extra fields out, fail makes it a bad record (on_error)."`
+}
+
+// Formats of Config.Format, aliases resolved.
+const (
+	formatNormal = "normal"
+	formatJSON   = "json"
+	formatText   = "text"
+	formatRaw    = "raw"
+	formatCSV    = "csv"
+)
+
+func (c *Config) format() string {
+	switch c.Format {
+	case "", "envelope":
+		return formatNormal
+	case "payload":
+		return formatRaw
+	}
+	return c.Format
+}
+
+func (c *Config) delimiter() byte {
+	if c.Delimiter == "" {
+		return '\n'
+	}
+	return c.Delimiter[0]
+}
+
+// Validate reports what is wrong with the values; the decoder has seen to keys
+// and types.
+func (c *Config) Validate(side route.Side) []error {
+	var errs []error
+	bad := func(key, format string, args ...any) {
+		errs = append(errs, fmt.Errorf(key+": "+format, args...))
+	}
+	if c.Path == "" {
+		bad("path", "is required")
+	}
+	switch f := c.format(); f {
+	case formatNormal, formatJSON, formatText, formatRaw:
+	case formatCSV:
+		if side == route.Output {
+			bad("format", "csv is not supported yet by the sink: use json, text, raw or normal")
+		}
+	case "parquet", "envelope_json", "envelope_text":
+		bad("format", "%s is not supported yet: use normal, json, text, raw or csv", f)
+	default:
+		bad("format", "unknown format %q: use normal, json, text, raw or csv", f)
+	}
+	if len(c.Delimiter) > 1 || c.Delimiter != "" && c.Delimiter[0] >= utf8.RuneSelf {
+		bad("delimiter", "must be one ASCII byte, not %q", c.Delimiter)
+	} else if c.Delimiter != "" && c.format() == formatCSV {
+		bad("delimiter", "is for line formats; csv has csv.separator")
+	}
+	if side == route.Output {
+		switch c.NameBy {
+		case "source_position":
+		case "", "auto", "write_time":
+			bad("name_by", "appending to one file is not supported yet, use name_by: source_position")
+		default:
+			bad("name_by", "unknown value %q, use source_position", c.NameBy)
+		}
+		return errs
+	}
+	switch c.Mode {
+	case "", "consume":
+	case "subscribe", "group_subscribe":
+		bad("mode", "%s is not supported yet, use consume", c.Mode)
+	default:
+		bad("mode", "unknown mode %q, use consume", c.Mode)
+	}
+	if c.format() == formatCSV {
+		for _, err := range c.CSV.validate() {
+			errs = append(errs, fmt.Errorf("csv.%w", err))
+		}
+	}
+	return errs
+}
+
+func (c *CSVConfig) validate() []error {
+	var errs []error
+	sep, err := c.separator()
+	if err != nil {
+		errs = append(errs, fmt.Errorf("separator: %w", err))
+	}
+	quote, err := c.quote()
+	if err != nil {
+		errs = append(errs, fmt.Errorf("quote: %w", err))
+	}
+	if len(errs) == 0 && sep != auto {
+		if _, err := csvjson.New(sep, quote); err != nil {
+			errs = append(errs, fmt.Errorf("separator: %w", err))
+		}
+	}
+	if !c.Header && len(c.Columns) == 0 {
+		errs = append(errs, fmt.Errorf("columns: is required with header: false"))
+	}
+	if c.Nested != "" {
+		errs = append(errs, fmt.Errorf("nested: is for csv sinks, which are not supported yet"))
+	}
+	switch c.OnMismatch {
+	case "", "warn", "fail":
+	default:
+		errs = append(errs, fmt.Errorf("on_mismatch: unknown value %q, use warn or fail", c.OnMismatch))
+	}
+	return errs
+}
+
+// auto is what separator returns when the header decides.
+const auto byte = 0
+
+func (c *CSVConfig) separator() (byte, error) {
+	switch c.Separator {
+	case "":
+		return ',', nil
+	case "auto":
+		return auto, nil
+	case "tab", `\t`:
+		return '\t', nil
+	case "space":
+		return ' ', nil
+	}
+	return oneByte(c.Separator)
+}
+
+func (c *CSVConfig) quote() (byte, error) {
+	if c.Quote == "" {
+		return '"', nil
+	}
+	return oneByte(c.Quote)
+}
+
+func oneByte(s string) (byte, error) {
+	if h, ok := strings.CutPrefix(s, "0x"); ok {
+		n, err := strconv.ParseUint(h, 16, 7)
+		if err != nil || n == 0 {
+			return 0, fmt.Errorf("%q is no ASCII byte in hex", s)
+		}
+		return byte(n), nil
+	}
+	if len(s) != 1 || s[0] >= utf8.RuneSelf {
+		return 0, fmt.Errorf("must be one ASCII byte, not %q", s)
+	}
+	return s[0], nil
+}
+
+// Type is the endpoint type "file".
+func Type() connectors.Type {
+	return connectors.Type{
+		EndpointType: route.EndpointType{
+			Name:      "file",
+			NewConfig: func() any { return new(Config) },
+			Source: func(any) route.SourceCapabilities {
+				// shared_storage, which lifts the locality, is the route's key.
+				return route.SourceCapabilities{
+					StableIdentity: true, DurablePosition: true, NumberedPosition: true,
+					EndsItself: true, Locality: route.NodeLocal,
+				}
+			},
+			Sink: func(any) route.SinkCapabilities {
+				return route.SinkCapabilities{
+					Tier: route.TierDeterministic, Parts: true, Durable: true, Locality: route.NodeLocal,
+					Why: "parts are named after the records in them and created only if absent",
+				}
+			},
+			Reserved: []string{
+				"compression", "encryption", "fsync", "fsync_interval_ms", "delete", "group_id",
+				"read_from_tail", "source_metadata",
+			},
+		},
+		NewSource: newSource,
+		NewSink:   newSink,
+	}
+}

@@ -1,0 +1,319 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/file/csvjson"
+	"github.com/mqbridge/mqb/message"
+)
+
+// csvRecords reads csv. Blocks go through a buffer of the reader and come out as
+// JSON objects in the batch's arena.
+//
+// A record with a quote error ends at the first line end behind the offending
+// byte. A record that is larger than max_record_bytes, or whose quote is still
+// open at the end of an ended input, is given up as its first line: the quote
+// may have been opened by mistake, and must not take the rest of the file with
+// it. Reading goes on behind that line end.
+type csvRecords struct {
+	*reader
+	cfg     *CSVConfig
+	scan    *csvjson.Scanner // nil until the header was read
+	in      []byte
+	base    int64 // offset of in[0] in the file
+	lo, hi  int   // what of in is still to be read
+	eof     bool  // the file ended at hi when it was read last
+	largest int   // size of the largest object so far
+	warned  bool
+}
+
+func newCSV(r *reader) (*csvRecords, error) {
+	c := &csvRecords{reader: r, cfg: &r.src.cfg.CSV, in: make([]byte, blockBytes), largest: 1 << 10}
+	if !c.cfg.Header {
+		sep, err := c.cfg.separator()
+		if err == nil && sep == auto {
+			err = fmt.Errorf("csv.separator: auto needs a header")
+		}
+		if err == nil {
+			err = c.columns(sep, c.cfg.Columns)
+		}
+		if err != nil {
+			return nil, connectors.Permanent(err, "")
+		}
+	}
+	return c, nil
+}
+
+func (c *csvRecords) columns(sep byte, names []string) error {
+	quote, err := c.cfg.quote()
+	if err != nil {
+		return err
+	}
+	scan, err := csvjson.New(sep, quote)
+	if err != nil {
+		return err
+	}
+	scan.SetColumns(names)
+	c.scan = scan
+	return nil
+}
+
+// header reads the names of the columns from the file's beginning; ok is false
+// while they are not complete.
+func (c *csvRecords) header(final bool) (ok bool, err error) {
+	sep, err := c.cfg.separator()
+	if err != nil {
+		return false, err
+	}
+	quote, err := c.cfg.quote()
+	if err != nil {
+		return false, err
+	}
+	head := make([]byte, 64<<10)
+	n, err := c.readAt(head, 0)
+	if err != nil {
+		return false, err
+	}
+	for {
+		start := 0
+		if bytes.HasPrefix(head[:n], bom) {
+			start = len(bom)
+		}
+		for start < n && (head[start] == '\n' || head[start] == '\r') {
+			start++
+		}
+		if start == n && n < len(head) {
+			return false, nil
+		}
+		if sep == auto {
+			sep = sniff(head[start:n], quote)
+		}
+		s, err := csvjson.New(sep, quote)
+		if err != nil {
+			return false, connectors.Permanent(err, "")
+		}
+		ended := n < len(head)
+		names, res := s.Fields(head[start:n], final && ended)
+		switch res.Status {
+		case csvjson.Record:
+			if len(c.cfg.Columns) > 0 {
+				names = c.cfg.Columns
+			}
+			end := int64(start + res.N)
+			if c.at.Offset < end {
+				c.at.Offset = end
+				c.at.Open = head[end-1] != '\n'
+			}
+			return true, c.columns(sep, names)
+		case csvjson.More:
+			if ended {
+				return false, nil
+			}
+			if int64(n) > c.maxRec {
+				return false, c.badHeader(start, c.tooLarge())
+			}
+			bigger := make([]byte, 2*len(head))
+			copy(bigger, head[:n])
+			more, err := c.readAt(bigger[n:], int64(n))
+			if err != nil {
+				return false, err
+			}
+			head, n = bigger, n+more
+		default:
+			return false, c.badHeader(start+res.N, quoteError(res.Status))
+		}
+	}
+}
+
+func (c *csvRecords) badHeader(at int, err error) error {
+	line, lerr := c.lines.at(c.reader, int64(at))
+	if lerr != nil {
+		return lerr
+	}
+	return &connectors.Error{
+		Class: connectors.ClassData,
+		Err:   fmt.Errorf("%s:%d (byte %d): the header cannot be read: %w", c.f.Name(), line, at, err),
+		Hint:  "is the file csv with this separator and quote?",
+	}
+}
+
+// sniff picks the separator that occurs most often in the first line, outside
+// quotes; a comma if none does.
+func sniff(head []byte, quote byte) byte {
+	var count [256]int
+	quoted := false
+	for _, b := range head {
+		if b == quote {
+			quoted = !quoted
+		}
+		if b == '\n' && !quoted {
+			break
+		}
+		if !quoted {
+			count[b]++
+		}
+	}
+	best := byte(',')
+	for _, b := range []byte{';', '\t', '|'} {
+		if count[b] > count[best] {
+			best = b
+		}
+	}
+	return best
+}
+
+func quoteError(s csvjson.Status) error {
+	switch s {
+	case csvjson.BareQuote:
+		return fmt.Errorf("a quote inside an unquoted field")
+	case csvjson.AfterQuote:
+		return fmt.Errorf("text behind a closing quote")
+	}
+	return fmt.Errorf("the quote that is opened here is never closed")
+}
+
+func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) error {
+	if c.scan == nil {
+		if ok, err := c.header(final); !ok || err != nil {
+			return err
+		}
+	}
+	if c.base+int64(c.lo) != c.at.Offset {
+		c.seek(c.at.Offset)
+	}
+	c.eof = false
+	room := cap(b.Arena)
+	defer b.MarkFramed()
+	for b.Len() < c.batch && (b.Read == 0 || len(b.Arena)+c.largest <= room) {
+		if c.lo == c.hi {
+			if more, err := c.more(); !more || err != nil {
+				return err
+			}
+		}
+		before := len(b.Arena)
+		out, res := c.scan.Next(b.Arena, c.in[c.lo:c.hi], final && c.eof)
+		b.Arena = out
+		var err error
+		switch {
+		case res.Status == csvjson.Blank:
+			c.skip(c.at.Offset+int64(res.N), 0)
+			continue
+		case res.Status == csvjson.More && int64(c.hi-c.lo) > c.maxRec:
+			var whole bool
+			if whole, err = c.giveUp(ctx, b, 0, 0, c.tooLarge(), final); whole && err == nil {
+				continue
+			}
+			return err
+		case res.Status == csvjson.More:
+			more, err := c.more()
+			if err != nil || !more && !final {
+				return err
+			}
+			continue // with final, the end of the file now ends the record
+		case res.Status == csvjson.OpenQuote:
+			if _, err = c.giveUp(ctx, b, res.N, 0, quoteError(res.Status), final); err != nil {
+				return err
+			}
+			continue
+		case res.Status == csvjson.BareQuote, res.Status == csvjson.AfterQuote:
+			cause := fmt.Errorf("%w, in the record that begins at byte %d", quoteError(res.Status), c.at.Offset)
+			var whole bool
+			if whole, err = c.giveUp(ctx, b, res.N, res.N, cause, final); !whole || err != nil {
+				return err
+			}
+			continue
+		case int64(res.N) > c.maxRec:
+			err = c.tooLarge()
+		case res.Status == csvjson.Count:
+			err = c.mismatch(res.Fields)
+		}
+		raw := c.in[c.lo : c.lo+res.N]
+		if err != nil {
+			b.Arena = b.Arena[:before]
+			if err := c.reject(ctx, b, c.at.Offset, raw, err); err != nil {
+				return err
+			}
+		} else {
+			size := len(b.Arena) - before
+			c.largest = max(c.largest, min(size, blockBytes/4))
+			b.Add(before, size-1, c.at.Record, c.at.Offset+int64(res.N))
+			b.Read++
+		}
+		c.at.Open = raw[res.N-1] != '\n'
+		c.skip(c.at.Offset+int64(res.N), 1)
+	}
+	return nil
+}
+
+// mismatch decides on a record with another number of fields than columns.
+func (c *csvRecords) mismatch(fields int) error {
+	if c.cfg.OnMismatch == "fail" {
+		return fmt.Errorf("the record has %d fields, there are %d columns", fields, c.scan.Columns())
+	}
+	if !c.warned && c.claim.Log != nil {
+		line, err := c.lines.at(c.reader, c.at.Offset)
+		if err != nil {
+			return err
+		}
+		c.claim.Log.Warn("csv record with another number of fields than columns: missing ones are empty, extra ones left out; said once a run",
+			"place", fmt.Sprintf("%s:%d", c.f.Name(), line), "fields", fields, "columns", c.scan.Columns())
+	}
+	c.warned = true
+	return nil
+}
+
+// giveUp rejects the record at c.at for what is wrong at its byte at, up to the
+// first line end at or behind its byte from. whole is false, and nothing is
+// rejected, while that line end is still to be written.
+func (c *csvRecords) giveUp(ctx context.Context, b *message.Batch, at, from int, cause error, final bool) (whole bool, err error) {
+	var end int64
+	open := false
+	if k := bytes.IndexByte(c.in[c.lo+from:c.hi], '\n'); k >= 0 {
+		end = c.at.Offset + int64(from+k+1)
+	} else {
+		var found bool
+		end, found, err = c.lineEnd(ctx, c.base+int64(c.hi), '\n')
+		if err != nil || !found && !final {
+			return false, err
+		}
+		open = !found
+	}
+	raw := c.in[c.lo:min(c.hi, int(end-c.base))]
+	if err := c.reject(ctx, b, c.at.Offset+int64(at), raw, cause); err != nil {
+		return true, err
+	}
+	c.at.Open = open
+	c.skip(end, 1)
+	return true, nil
+}
+
+// skip moves to the record at offset, which is n records further.
+func (c *csvRecords) skip(offset int64, n int64) {
+	c.at.Offset, c.at.Record = offset, c.at.Record+n
+	if i := offset - c.base; i <= int64(c.hi) {
+		c.lo = int(i)
+		return
+	}
+	c.seek(offset)
+}
+
+func (c *csvRecords) seek(offset int64) { c.base, c.lo, c.hi = offset, 0, 0 }
+
+// more reads on; false at the end of the file.
+func (c *csvRecords) more() (bool, error) {
+	c.base += int64(c.lo)
+	c.hi = copy(c.in, c.in[c.lo:c.hi])
+	c.lo = 0
+	if c.hi == len(c.in) {
+		bigger := make([]byte, 2*len(c.in))
+		copy(bigger, c.in)
+		c.in = bigger
+	}
+	n, err := c.readAt(c.in[c.hi:], c.base+int64(c.hi))
+	c.hi += n
+	c.eof = c.hi < len(c.in)
+	return n > 0, err
+}

@@ -1,0 +1,360 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+)
+
+// blockBytes is the size of a read and of a batch's arena: large enough that
+// system calls cost nothing per record, small enough to stay in the cache.
+const blockBytes = 256 << 10
+
+// bom is what some editors put in front of UTF-8; it is no part of the data.
+var bom = []byte("\xef\xbb\xbf")
+
+// filler appends records to a batch from r.at on and moves r.at behind what it
+// took. It stops at the end of the file, or when the batch is full. With final
+// the end of the file ends a record. An error means that the record at r.at
+// cannot be handed on; what is in the batch by then is good.
+type filler interface {
+	fill(ctx context.Context, b *message.Batch, final bool) error
+}
+
+// reader reads one file for one run.
+type reader struct {
+	f      *os.File
+	src    *source
+	claim  connectors.Claim
+	pool   *message.Pool
+	filler filler
+	id     identity // as recorded; its zero value when nothing is
+	batch  int      // most messages in a batch
+	maxRec int64    // most bytes in a record
+	at     place    // the next record
+	ended  bool     // the last Read came to the end of the file
+	held   error    // what the record behind the last batch is, for the next Read
+	lines  lineCount
+	exit   bool // exit_on_empty: the end of the file is the end of the input
+	lag    atomic.Int64
+	// life ends with Close, and a Read that waits with it.
+	life context.Context
+	end  context.CancelFunc
+}
+
+func (s *source) newReader(f *os.File, claim connectors.Claim, at place) (*reader, error) {
+	budget := claim.Budget
+	if budget == nil {
+		budget = s.env.Budget
+	}
+	spec := claim.Spec
+	if spec == nil {
+		spec = s.spec
+	}
+	r := &reader{
+		f: f, src: s, claim: claim, at: at,
+		pool:   message.NewPool(budget, blockBytes),
+		batch:  max(spec.BatchSize, 1),
+		maxRec: spec.MaxRecordBytes,
+		exit:   spec.ExitOnEmpty,
+	}
+	r.life, r.end = context.WithCancel(context.Background())
+	if r.maxRec <= 0 {
+		r.maxRec = 16 << 20
+	}
+	if claim.Record.Source != "" {
+		id, err := parseIdentity(claim.Record.Source)
+		if err != nil {
+			return nil, err
+		}
+		if err := verify(f, id, s.shared); err != nil {
+			return nil, err
+		}
+		r.id = id
+	}
+	size, err := r.size()
+	if err != nil {
+		return nil, err
+	}
+	r.lag.Store(size - at.Offset)
+	if s.cfg.format() == formatCSV {
+		r.filler, err = newCSV(r)
+	} else {
+		r.filler = newLines(r)
+	}
+	return r, err
+}
+
+// Read implements connectors.Reader.
+func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
+	if err := r.held; err != nil {
+		// Once; a caller that reads on meets the record again.
+		r.held = nil
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.life, cancel)()
+	for {
+		b, err := r.next(ctx, false)
+		if b != nil || err != nil {
+			return b, err
+		}
+		// The end of the file, or an unfinished record before it.
+		size, err := r.size()
+		if err != nil {
+			return nil, err
+		}
+		rest := size - r.at.Offset
+		if rest > 0 && r.exit {
+			if err := r.wait(ctx, r.src.quiet); err != nil {
+				return nil, err
+			}
+			now, err := r.size()
+			if err != nil {
+				return nil, err
+			}
+			if now != size {
+				continue
+			}
+			before := r.at.Offset
+			b, err := r.next(ctx, true)
+			if b != nil || err != nil {
+				return b, err
+			}
+			if r.at.Offset != before {
+				continue // blank lines only
+			}
+		}
+		r.ended = true
+		if rest == 0 {
+			r.at.End = true
+			if err := r.replaced(); err != nil {
+				return nil, err
+			}
+		}
+		return nil, connectors.ErrEndOfInput
+	}
+}
+
+// next reads one batch; nil without an error at the end of the file.
+func (r *reader) next(ctx context.Context, final bool) (*message.Batch, error) {
+	b, err := r.pool.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from := r.at
+	err = r.begin(ctx)
+	if err == nil {
+		err = r.filler.fill(ctx, b, final)
+	}
+	if b.Read == 0 {
+		b.Release()
+		return nil, err
+	}
+	r.held = err
+	size, err := r.size()
+	if err != nil {
+		b.Release()
+		return nil, err
+	}
+	r.at.End = size == r.at.Offset
+	r.lag.Store(size - r.at.Offset)
+	b.From, b.End, b.Positions = from.position(), r.at.position(), positioner{}
+	return b, nil
+}
+
+// begin does what comes before a record: it looks whether the file is still the
+// one it was, and steps over a byte order mark or the late line end of a record
+// that was handed on without one.
+func (r *reader) begin(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	size, err := r.size()
+	if err != nil {
+		return err
+	}
+	if size < r.at.Offset {
+		return gap(fmt.Errorf("%s was truncated to %d bytes; the position is record %d at byte %d", r.f.Name(), size, r.at.Record, r.at.Offset))
+	}
+	if size == r.at.Offset {
+		return nil
+	}
+	r.at.End = false
+	if r.ended && r.id.inode != "" {
+		// It has grown since its end was seen: by appending, or emptied and
+		// filled again?
+		if err := verify(r.f, r.id, r.src.shared); err != nil {
+			return err
+		}
+	}
+	r.ended = false
+	if r.at.Open {
+		var b [2]byte
+		n, err := r.readAt(b[:], r.at.Offset)
+		if err != nil {
+			return err
+		}
+		d := r.src.cfg.delimiter()
+		switch {
+		case b[0] == d:
+			r.at.Offset++
+		case n == 2 && b[0] == '\r' && b[1] == '\n' && d == '\n':
+			r.at.Offset += 2
+		default:
+			return gap(fmt.Errorf("%s has grown inside record %d (byte %d), which was taken for finished because exit_on_empty was set and it had not changed for %v",
+				r.f.Name(), r.at.Record-1, r.at.Offset, r.src.quiet))
+		}
+		r.at.Open = false
+	}
+	if r.at.Offset == 0 {
+		var b [3]byte
+		n, err := r.readAt(b[:], 0)
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(b[:n], bom) {
+			r.at.Offset = int64(n)
+		}
+	}
+	return nil
+}
+
+// reject hands a bad record to the route's rule. nil: it is counted, go on.
+func (r *reader) reject(ctx context.Context, b *message.Batch, place int64, payload []byte, cause error) error {
+	line, err := r.lines.at(r, place)
+	if err != nil {
+		return err
+	}
+	bad := connectors.BadRecord{
+		Ordinal: r.at.Record,
+		Place:   fmt.Sprintf("%s:%d (byte %d)", r.f.Name(), line, place),
+		Err:     cause,
+		Payload: payload,
+	}
+	if r.claim.Reject == nil {
+		return &connectors.Error{Class: connectors.ClassData, Err: fmt.Errorf("%s: %w", bad.Place, bad.Err)}
+	}
+	if err := r.claim.Reject(ctx, bad); err != nil {
+		return err
+	}
+	b.Read++
+	b.Dropped++
+	return nil
+}
+
+func (r *reader) tooLarge() error {
+	return fmt.Errorf("the record has more than %d bytes (max_record_bytes)", r.maxRec)
+}
+
+// readAt fills p from offset as far as the file goes; the end is no error.
+func (r *reader) readAt(p []byte, offset int64) (int, error) {
+	n, err := r.f.ReadAt(p, offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return n, r.failed("read", err)
+	}
+	return n, nil
+}
+
+// lineEnd finds the first delimiter at or after offset and returns the offset
+// behind it; ok is false, and end the file's end, when there is none.
+func (r *reader) lineEnd(ctx context.Context, offset int64, delimiter byte) (end int64, ok bool, err error) {
+	buf := make([]byte, blockBytes)
+	for {
+		if err := ctx.Err(); err != nil {
+			return offset, false, err
+		}
+		n, err := r.readAt(buf, offset)
+		if n == 0 || err != nil {
+			return offset, false, err
+		}
+		if i := bytes.IndexByte(buf[:n], delimiter); i >= 0 {
+			return offset + int64(i) + 1, true, nil
+		}
+		offset += int64(n)
+	}
+}
+
+func (r *reader) size() (int64, error) {
+	st, err := r.f.Stat()
+	if err != nil {
+		return 0, r.failed("stat", err)
+	}
+	return st.Size(), nil
+}
+
+// replaced looks whether the path leads to another file by now. The one we hold
+// was read to its end; the other one cannot be read under the same position.
+func (r *reader) replaced() error {
+	there, err := os.Stat(r.f.Name())
+	if err != nil {
+		return nil // deleted: what we hold is all there was
+	}
+	ours, err := r.f.Stat()
+	if err != nil {
+		return r.failed("stat", err)
+	}
+	if !os.SameFile(ours, there) {
+		return gap(fmt.Errorf("%s was replaced by another file, of which nothing has been read; the old one was read to its end (record %d, byte %d)", r.f.Name(), r.at.Record, r.at.Offset))
+	}
+	return nil
+}
+
+func (r *reader) failed(op string, err error) error {
+	return classify(fmt.Errorf("file source: %s partition %s: %w", op, r.claim.Partition.ID, err))
+}
+
+func (r *reader) wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Settle implements connectors.Reader: a file has nothing to be told.
+func (r *reader) Settle(context.Context, message.Position) error { return nil }
+
+// Lag implements connectors.Reader, in bytes.
+func (r *reader) Lag() int64 { return max(r.lag.Load(), 0) }
+
+// Close implements connectors.Reader.
+func (r *reader) Close() error {
+	r.end()
+	return r.f.Close()
+}
+
+// lineCount counts the lines before a place in the file, on demand: only an
+// error needs the number, and each byte is counted once however many there are.
+type lineCount struct{ offset, lines int64 }
+
+func (c *lineCount) at(r *reader, offset int64) (int64, error) {
+	if offset < c.offset {
+		*c = lineCount{}
+	}
+	buf := make([]byte, blockBytes)
+	for c.offset < offset {
+		n, err := r.readAt(buf[:min(int64(len(buf)), offset-c.offset)], c.offset)
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			break
+		}
+		c.lines += int64(bytes.Count(buf[:n], []byte{'\n'}))
+		c.offset += int64(n)
+	}
+	return c.lines + 1, nil
+}

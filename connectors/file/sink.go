@@ -1,0 +1,159 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/route"
+)
+
+// sink writes parts into one directory.
+type sink struct {
+	cfg  *Config
+	spec *route.Spec
+	dir  string
+}
+
+func newSink(config any, spec *route.Spec, _ connectors.Env) (connectors.Sink, error) {
+	cfg := config.(*Config)
+	return &sink{cfg: cfg, spec: spec, dir: filepath.Clean(cfg.Path)}, nil
+}
+
+func (s *sink) ext() string {
+	if s.cfg.format() == formatRaw {
+		return "bin"
+	}
+	return "jsonl"
+}
+
+// Prepare implements connectors.Sink. There is nothing to connect to, and the
+// directory is not touched before the claim.
+func (s *sink) Prepare(context.Context, connectors.Partition) (connectors.Prepared, error) {
+	return prepared{s}, nil
+}
+
+// Check implements connectors.Sink: the directory, or where it would be created,
+// can be written to.
+func (s *sink) Check(context.Context) error {
+	for dir := s.dir; ; dir = filepath.Dir(dir) {
+		st, err := os.Stat(dir)
+		if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+			continue
+		}
+		if err != nil {
+			return classify(fmt.Errorf("file sink: %w", err))
+		}
+		if !st.IsDir() {
+			return notDirectory(dir)
+		}
+		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+			return classify(fmt.Errorf("file sink: directory %s: %w", dir, err))
+		}
+		return nil
+	}
+}
+
+func (s *sink) Close() error { return nil }
+
+func notDirectory(path string) error {
+	return connectors.Permanent(fmt.Errorf("file sink: %s is a file", path), "with name_by: source_position path is a directory")
+}
+
+type prepared struct{ s *sink }
+
+func (prepared) Session() string { return "" }
+func (prepared) Close() error    { return nil }
+
+// Open implements connectors.Prepared. It makes the directory, its manifest, and
+// sure that no part is there that the checkpoint record does not know of, at the
+// cost of one listing of the directory.
+func (p prepared) Open(_ context.Context, claim connectors.Claim) (connectors.Writer, error) {
+	s := p.s
+	if claim.Partition.PartSource == "" {
+		return nil, connectors.Permanent(fmt.Errorf("file sink: partition %q of the source gives no names to parts", claim.Partition.ID), "")
+	}
+	w := &parts{sink: s, claim: claim, spec: s.spec, dir: s.dir, key: partKey(claim.Partition), sealed: map[string]*spool{}}
+	if claim.Spec != nil {
+		w.spec = claim.Spec
+	}
+	w.seed = idSeed(claim)
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		if st, serr := os.Stat(s.dir); errors.Is(err, unix.ENOTDIR) || serr == nil && !st.IsDir() {
+			return nil, notDirectory(s.dir)
+		}
+		return nil, w.failed("create directory", err)
+	}
+	covered, err := w.ownDirectory()
+	if err != nil {
+		return nil, err
+	}
+	w.covered = covered
+	if err := w.checkParts(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// checkParts is the second witness of the position: a part that ends beyond it
+// and that no intent announces means that the record went back (invariant 10).
+// Spools that earlier epochs of this partition left behind are removed.
+func (w *parts) checkParts() error {
+	var position int64
+	if p := w.claim.Record.Position; !p.IsZero() {
+		n, ok := p.Number()
+		if !ok {
+			return connectors.Permanent(fmt.Errorf("file sink: partition %s: position %q is no number", w.claim.Partition.ID, p.Sort), "this source cannot name parts by position")
+		}
+		position = n
+	}
+	announced := map[string]bool{}
+	for _, in := range w.claim.Record.Intents {
+		announced[in.Name] = true
+	}
+	return w.names(func(name string) error {
+		if epoch, ok := spoolEpoch(name, w.key); ok {
+			if epoch < w.claim.Epoch {
+				if err := os.Remove(filepath.Join(w.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return w.failed("remove a leftover of epoch", err)
+				}
+			}
+			return nil
+		}
+		key, r, ok := parsePart(name)
+		if !ok || key != w.key || r.Last < position || announced[name] || w.isCovered(r) {
+			return nil
+		}
+		return &connectors.Error{
+			Class: connectors.ClassRegressed,
+			Err: fmt.Errorf("%w: file sink: partition %s: part %s ends at record %d, but the position is record %d",
+				checkpoint.ErrRegressed, w.claim.Partition.ID, name, r.Last, position),
+			Hint: fmt.Sprintf("set the position of this partition to record %d if the parts are right, or move the parts from record %d on away", r.Last+1, position),
+		}
+	})
+}
+
+func (w *parts) isCovered(r connectors.Range) bool {
+	for _, c := range w.covered {
+		if c.First <= r.First && r.Last <= c.Last {
+			return true
+		}
+	}
+	return false
+}
+
+// failed wraps an error of the file system, once.
+func (w *parts) failed(op string, err error) error {
+	return classify(fmt.Errorf("file sink: route %s partition %s: %s in %s: %w", w.claim.Route, w.claim.Partition.ID, op, w.dir, err))
+}
+
+func diskFull(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
