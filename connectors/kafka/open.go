@@ -67,39 +67,41 @@ func (r *reader) open(ctx context.Context) error {
 	r.end.Store(log.end)
 	r.read.Store(from.offset)
 	r.pool = message.NewPool(r.claim.Budget, batchBytes)
+	r.closing, r.close = context.WithCancel(context.Background())
 	r.client, err = fetcher(r.source.config, r.claim.Spec.MaxRecordBytes, r.partition, from, &r.health)
 	if err != nil {
+		r.close()
 		return r.fail("open", connectors.Permanent(err, ""))
 	}
 	return nil
 }
 
-// from is the position to start at. A start that was chosen here is handed on by
-// an empty batch, so that it becomes durable: "latest", asked again after a crash,
-// would skip what came in between.
+// from is the position to start at.
 func (r *reader) from(ctx context.Context, adm *kadm.Client, topic kadm.TopicID, log bounds) (position, error) {
-	if !r.claim.Record.Position.IsZero() {
-		p, err := decode(r.claim.Record.Position)
+	if p := r.claim.Record.Position; !p.IsZero() {
+		at, err := decode(p)
 		if err != nil {
-			return p, r.fail("open", err)
+			return at, r.fail("open", err)
 		}
-		return p, nil
+		return at, nil
 	}
-	r.chosen = true
 	start := position{topic: topic, offset: log.start, epoch: -1}
 	if r.source.config.GroupID == "" {
 		if !r.claim.Late {
 			start.offset = log.end
 		}
-		return start, nil
+	} else {
+		offset, epoch, ok, err := r.source.committed(ctx, adm, r.partition)
+		if err != nil {
+			return position{}, err
+		}
+		if ok {
+			start.offset, start.epoch = offset, epoch
+		}
 	}
-	offset, epoch, ok, err := r.source.committed(ctx, adm, r.partition)
-	if err != nil {
-		return position{}, err
-	}
-	if ok {
-		start.offset, start.epoch = offset, epoch
-	}
+	// With nothing to read there, an empty batch makes the choice durable:
+	// "latest", asked again after a crash, would skip what came in between.
+	r.chosen = start.offset >= log.end
 	return start, nil
 }
 

@@ -47,12 +47,14 @@ type reader struct {
 	client    *kgo.Client
 	health    health
 	pool      *message.Pool
+	closing   context.Context // ends with Close, so that a waiting Read does too
+	close     context.CancelFunc
 
 	topic [16]byte
 	next  int64 // offset to read next
 	epoch int32 // leader epoch of the record before it
 	place *positions
-	// chosen: the start is not in the record yet.
+	// chosen: the start is to be handed on by an empty batch.
 	chosen bool
 	// drain is the end to stop at, -1 to go on for ever.
 	drain int64
@@ -68,6 +70,9 @@ type reader struct {
 
 // Read implements connectors.Reader.
 func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.closing, cancel)()
 	if r.chosen {
 		b, err := r.pool.Get(ctx)
 		if err != nil {
@@ -75,6 +80,7 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 		}
 		r.chosen = false
 		r.bound(b, r.next)
+		b.From = message.Position{}
 		return b, nil
 	}
 	for {
@@ -334,6 +340,7 @@ func (r *reader) Lag() int64 { return max(0, r.end.Load()-r.read.Load()) }
 
 // Close ends the fetches and makes a blocked Read return.
 func (r *reader) Close() error {
+	r.close()
 	r.client.Close()
 	return nil
 }
