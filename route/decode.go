@@ -184,6 +184,7 @@ func (d *decoder) decodeRoute(name string, n *node) {
 		d.fail(n, "", "a route is a mapping with input and output, not "+n.kind.String(), "")
 		return
 	}
+	before := len(d.errs)
 	input, output := n.take("input"), n.take("output")
 
 	var in, out Endpoint
@@ -212,6 +213,11 @@ func (d *decoder) decodeRoute(name string, n *node) {
 	n.entries = append(n.entries, *output)
 	spec.source = n
 	d.routes = append(d.routes, spec)
+	if len(d.errs) == before {
+		for _, conflict := range Infer(spec, d.types).Conflicts {
+			d.failAt(output.line, output.col, "output", conflict, "")
+		}
+	}
 }
 
 // liftCheckpointStore reads an input's own checkpoint_store as the route's.
