@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -195,55 +196,81 @@ func endSession(ctx context.Context, store Store, session, own string) error {
 // Commit swaps next in over held, the record as this run knows it. It sets
 // next's epoch, run and version and returns the record as stored. Errors:
 // ErrFenced (a higher epoch or another run), ErrRegressed (gone or older),
-// ErrTooLarge, else the store's: then nothing is known to be written and the
-// caller may call again with the same held. Commit never creates a record.
+// ErrTooLarge, else the store's: then next is not known to be written and the
+// caller may call again, with the record that was returned as held. Commit never
+// creates a record.
 func Commit(ctx context.Context, store Store, key string, held, next Record) (Record, error) {
 	next.V = recordVersion
 	next.Epoch, next.Run = held.Epoch, held.Run
-	next.Version = held.Version + 1
-	err := store.Swap(ctx, key, held.Version, next)
-	if err == nil {
-		return next, nil
-	}
-	if errors.Is(err, ErrTooLarge) {
-		return held, fmt.Errorf("commit %s: %w", key, err)
-	}
-	if verdict := Resolve(ctx, store, key, held); verdict != nil {
+	for range maxCommitTries {
+		next.Version = held.Version + 1
+		err := store.Swap(ctx, key, held.Version, next)
+		if err == nil {
+			return next, nil
+		}
+		if errors.Is(err, ErrTooLarge) {
+			return held, fmt.Errorf("commit %s: %w", key, err)
+		}
+		now, verdict := resolve(ctx, store, key, held)
 		if errors.Is(verdict, errNotWritten) {
 			return held, fmt.Errorf("commit %s at epoch %d: %w", key, held.Epoch, err)
 		}
-		return held, fmt.Errorf("commit %s at epoch %d: %w", key, held.Epoch, verdict)
+		if verdict != nil {
+			return held, fmt.Errorf("commit %s at epoch %d: %w", key, held.Epoch, verdict)
+		}
+		if equal(now, next) {
+			return next, nil // the reply was lost, the write was not
+		}
+		// An earlier try of this run, given up, arrived after all. It is older
+		// than next, which goes over it.
+		held = now
 	}
-	return next, nil // the reply was lost, the write was not
+	return held, fmt.Errorf("commit %s at epoch %d: not in %d tries", key, held.Epoch, maxCommitTries)
 }
+
+// maxCommitTries bounds how many late writes of its own run a commit goes over.
+const maxCommitTries = 8
 
 var errNotWritten = errors.New("not written")
 
 // Resolve says what became of a Swap over held whose outcome is unknown or that
-// met a conflict: nil (it was written), ErrFenced, ErrRegressed, or an error
-// that matches none of them (it was not written, or the store cannot be asked).
+// met a conflict: nil (it was written, or another one of the same run), ErrFenced,
+// ErrRegressed, or an error that matches none of them (it was not written, or the
+// store cannot be asked).
 func Resolve(ctx context.Context, store Store, key string, held Record) error {
-	now, err := store.Load(ctx, key)
+	_, err := resolve(ctx, store, key, held)
+	return err
+}
+
+func resolve(ctx context.Context, store Store, key string, held Record) (now Record, err error) {
+	now, err = store.Load(ctx, key)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return fmt.Errorf("%w: the record is gone", ErrRegressed)
+		return now, fmt.Errorf("%w: the record is gone", ErrRegressed)
 	case errors.Is(err, ErrRegressed):
-		return err
+		return now, err
 	case err != nil:
-		return errNotWritten
+		return now, errNotWritten
 	case Fenced && (now.Epoch != held.Epoch || now.Run != held.Run):
 		if now.Epoch < held.Epoch {
-			return fmt.Errorf("%w: epoch %d is stored, ours is %d", ErrRegressed, now.Epoch, held.Epoch)
+			return now, fmt.Errorf("%w: epoch %d is stored, ours is %d", ErrRegressed, now.Epoch, held.Epoch)
 		}
-		return &FencedError{Key: key, Epoch: held.Epoch, Stored: now.Epoch}
+		return now, &FencedError{Key: key, Epoch: held.Epoch, Stored: now.Epoch}
 	case now.Version == held.Version+1:
-		return nil
+		return now, nil
 	case now.Version == held.Version:
-		return errNotWritten
+		return now, errNotWritten
 	case now.Version < held.Version:
-		return fmt.Errorf("%w: version %d is stored, ours is %d", ErrRegressed, now.Version, held.Version)
+		return now, fmt.Errorf("%w: version %d is stored, ours is %d", ErrRegressed, now.Version, held.Version)
 	}
-	return &FencedError{Key: key, Epoch: held.Epoch, Stored: now.Epoch}
+	return now, &FencedError{Key: key, Epoch: held.Epoch, Stored: now.Epoch}
+}
+
+// equal compares two records as they are stored.
+func equal(a, b Record) bool {
+	x, errA := Encode(a)
+	y, errB := Encode(b)
+	return errA == nil && errB == nil && bytes.Equal(x, y)
 }
 
 // Set is an operator's claim: it writes a position under an epoch from the
