@@ -337,7 +337,11 @@ func (d *decoder) endpointConfig(e *entry, side Side, path string) Endpoint {
 		d.failAt(e.line, e.col, path, "unknown endpoint", cmp.Or(didYouMean(e.key, append(names, dialectEndpoints...)), "one of "+strings.Join(names, ", ")))
 		return out
 	case side == Input && t.Source == nil, side == Output && t.Sink == nil:
-		d.failAt(e.line, e.col, path, fmt.Sprintf("%q cannot be an %s", e.key, side), "one of "+strings.Join(d.endpointNames(side), ", "))
+		msg := fmt.Sprintf("%q cannot be an %s", e.key, side)
+		if only, ok := oneSided[e.key]; slices.Contains(dialectEndpoints, e.key) && (!ok || only == side) {
+			msg = fmt.Sprintf("%q as an %s is not supported yet", e.key, side)
+		}
+		d.failAt(e.line, e.col, path, msg, "one of "+strings.Join(d.endpointNames(side), ", "))
 		return out
 	}
 	out.Config = t.NewConfig()

@@ -69,7 +69,7 @@ func (testTypes) Endpoint(name string) (route.EndpointType, bool) {
 		t.Reserved = []string{"delayed_ack"}
 	case "static":
 		t.NewConfig = func() any { return new(textConfig) }
-	case "null":
+	case "null", "memory":
 		t.NewConfig = func() any { return new(nullConfig) }
 		t.Source = nil
 	default:
@@ -89,7 +89,9 @@ func (testTypes) Middleware(name string) (route.MiddlewareType, bool) {
 	return route.MiddlewareType{}, false
 }
 
-func (testTypes) EndpointNames() []string   { return []string{"broker", "kafka", "null", "static"} }
+func (testTypes) EndpointNames() []string {
+	return []string{"broker", "kafka", "memory", "null", "static"}
+}
 func (testTypes) MiddlewareNames() []string { return []string{"filter", "id"} }
 
 func env(pairs ...string) route.LookupEnv {
@@ -235,6 +237,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"typo of middlewares":        {"input:\n  static: x\n  middleware: []\n", "3:3", `did you mean "middlewares"?`},
 		"only an output":             {"input: {static: x}\noutput:\n  middlewares: []\n", "3:3", "names no endpoint"},
 		"cannot be an input":         {"input: {null: null}\n", "1:9", "cannot be an input"},
+		"input of the dialect":       {"input: {memory: x}\n", "1:9", "as an input is not supported yet"},
 		"middleware of the dialect":  {"input:\n  static: x\n  middlewares:\n    - dlq: {}\n", "4:7", "not supported yet"},
 		"unknown middleware":         {"input:\n  static: x\n  middlewares:\n    - fliter: a\n", "4:7", `did you mean "filter"?`},
 		"middleware on wrong side":   {"input: {static: x}\noutput:\n  null:\n  middlewares:\n    - id: a\n", "5:7", "cannot stand on an output"},
@@ -451,4 +454,57 @@ func TestHostileFilesAreRefusedQuickly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Places are right after tabs of comments, CRLF and letters of several bytes.
+func TestPlacesInUnusualFiles(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ text, at string }{
+		"crlf":      {"# c\r\ninput: {static: x}\r\nnope: 1\r\n", "3:1"},
+		"bytes":     {"input: {static: \"äöü€\"}\nöäü: {a: b}\n", "2:1"},
+		"same line": {"input: {static: \"äö\", nope: 1}\n", "1:23"},
+		"comments":  {"# one\n\n\t# two\ninput: {static: x} # three\n  # four\nnope: 1\n", "6:1"},
+		"block":     {"description: |\n  a\n\n  b: c\ninput: {static: x}\nnope: 1\n", "6:1"},
+		"folded":    {"description: >-\n  a\n  b\n\n\ninput: {static: x}\nnope: 1\n", "7:1"},
+		"plain":     {"description: a\n  b\n  c\ninput: {static: x}\nnope: 1\n", "5:1"},
+		"bom":       {"\ufeffinput: {static: x}\nnope: 1\n", "2:1"},
+	} {
+		errs := refuse(t, c.text)
+		if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), "mqb.yaml:"+c.at+":") {
+			t.Errorf("%s: want %s, got %v", name, c.at, errs)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, s := range []string{
+		"routes:\n  a:\n    input: {static: x}\n    output: null\n",
+		"input: {broker: {url: u, topic: t, consumer_options: [[a, b]], columns: {x: y}, tls: {required: true}}}\nroll: {age: 1s}\n",
+		"a: &a {input: {static: &s 'x'}}\nb: {<<: *a, description: |\n  text\n}\n",
+		"input: {static: \"${X:-y} ${payload:a}\"}\nbatch_size: 0x10\nenabled: no\n",
+		"input:\n  static: !!str 5\n  middlewares:\n    - filter: >-\n        a\n        b\n",
+		"? input\n: {static: x}\n---\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := route.Decode("f.yaml", data, testTypes{}, route.Options{LookupEnv: env("X", "1")})
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error that says nothing")
+			}
+			return
+		}
+		for _, r := range file.Routes {
+			text := r.Normalized()
+			again, err := route.DecodeRoute(r.Name, text, testTypes{})
+			if err != nil {
+				t.Fatalf("%v\n%q\n%s", err, data, text)
+			}
+			if again.Normalized() != text || !reflect.DeepEqual(strip(r), strip(again)) {
+				t.Fatalf("reads back as another route:\n%q\n%s\n%s", data, text, again.Normalized())
+			}
+			_ = r.Masked()
+		}
+	})
 }

@@ -168,7 +168,7 @@ func (d *decoder) unknownKey(e *entry, path string, reserved, keys []string) {
 		}
 	}
 	hint := didYouMean(e.key, keys)
-	if hint == "" && len(keys) > 0 {
+	if hint == "" && len(keys) > 0 && len(keys) <= 12 {
 		hint = "known keys: " + strings.Join(keys, ", ")
 	}
 	d.failAt(e.line, e.col, join(path, e.key), "unknown key", hint)

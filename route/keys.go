@@ -76,6 +76,14 @@ var (
 	}
 )
 
+// oneSided are the endpoints of the dialect that stand on one side only; each of
+// the others is both an input and an output there.
+var oneSided = map[string]Side{
+	"fanout": Output, "null": Output, "reader": Output, "request": Output, "response": Output, "switch": Output,
+	"elasticsearch": Output, "meilisearch": Output, "qdrant": Output, "typesense": Output,
+	"postgres_cdc": Input, "sequence": Input,
+}
+
 // Stores that checkpoint_store can name, by scheme; the others of the dialect
 // and of the design are refused until they exist.
 var (

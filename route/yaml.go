@@ -1,6 +1,7 @@
 package route
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -97,6 +98,8 @@ func (d *decoder) parseYAML(data []byte) (root *node) {
 			root = nil
 		}
 	}()
+	// YAML reads CRLF as one line end; the lexer counts two behind a comment.
+	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
 	tokens := lexer.Tokenize(string(data))
 	if tk := tooDeep(tokens); tk != nil {
 		d.errs = append(d.errs, &ConfigError{File: d.file, Line: tk.Position.Line, Col: tk.Position.Column, Msg: fmt.Sprintf("nested deeper than %d", maxDepth)})
