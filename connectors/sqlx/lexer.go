@@ -75,6 +75,9 @@ func wordAt(s string) (wordKind, int) {
 			tag := s[:n+1]
 			return wordQuoted, min(len(s), len(tag)+strings.Index(s[len(tag):]+tag, tag)+len(tag))
 		}
+		if n == 1 || !isDigit(s[1]) {
+			return wordOther, 1
+		}
 		return wordParam, n
 	case isDigit(c) || !isName(c):
 		return wordOther, 1

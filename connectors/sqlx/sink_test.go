@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { harness.Main(m) }
 
 // newSink builds a sink from a config, with the defaults of its tags.
-func newSink(t *testing.T, cfg sqlx.Config) connectors.Sink {
+func newSink(t testing.TB, cfg sqlx.Config) connectors.Sink {
 	t.Helper()
 	c := sqlx.Type().NewConfig().(*sqlx.Config)
 	route.SetDefaults(c)

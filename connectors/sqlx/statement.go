@@ -2,6 +2,7 @@ package sqlx
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -42,7 +43,10 @@ func parseStatement(query string) (*statement, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range q.Segments {
+	for i, s := range q.Segments {
+		if i > 0 && s != "" && (isDigit(s[0]) || isName(s[0])) {
+			return nil, fmt.Errorf("%.20q stands right behind a token", s)
+		}
 		for _, ns := range []string{"payload", "metadata", "message"} {
 			if strings.Contains(s, "${"+ns+":") {
 				return nil, errors.New("a token stands inside quotes or a comment: take the quotes away, its value is passed as a typed parameter")
