@@ -1,0 +1,101 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+	"github.com/mqbridge/mqb/test/harness"
+)
+
+func TestUnreachableBrokerIsAConnectionErrorSoon(t *testing.T) {
+	t.Parallel()
+	addr := fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t))
+	s, err := newSource(&Config{URL: addr, Topic: "t", ConnectTimeout: time.Second}, &route.Spec{Name: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	began := time.Now()
+	_, err = s.Partitions(t.Context())
+	if connectors.Classify(err) != connectors.ClassConnection || !strings.Contains(err.Error(), addr) {
+		t.Fatalf("%v", err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Fatalf("took %v", d)
+	}
+}
+
+func TestBrokerKilledAndStartedAgainWhileReading(t *testing.T) {
+	t.Parallel()
+	b := harness.StartKafka(t, harness.KafkaOptions{})
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 100)
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 0, message.Position{})
+	g := readN(t, r, 100)
+	b.Process().Kill()
+	if err := readError(t, r); connectors.Classify(err) != connectors.ClassConnection || !strings.Contains(err.Error(), b.Addr) {
+		t.Fatalf("broker gone: %v", err)
+	}
+	b.Restart(t)
+	b.ProduceN(t, topic, 0, 100, 100)
+	wantOrder(t, readN(t, r, 100), 100, 100)
+	wantOrder(t, readN(t, openAt(t, s, 0, g.end), 100), 100, 100)
+}
+
+func TestFrozenBrokerIsNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for request time-outs")
+	}
+	t.Parallel()
+	b := harness.StartKafka(t, harness.KafkaOptions{})
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 10)
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 0, message.Position{})
+	readN(t, r, 10)
+	b.Process().Freeze()
+	if err := readError(t, r); connectors.Classify(err) != connectors.ClassConnection {
+		t.Fatalf("%v", err)
+	}
+	b.Process().Thaw()
+	b.ProduceN(t, topic, 0, 10, 10)
+	wantOrder(t, readN(t, r, 10), 10, 10)
+}
+
+func TestCloseAndCancelEndABlockedRead(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	s := newTestSource(t, b, topic)
+	for _, how := range []string{"close", "cancel"} {
+		r := openAt(t, s, 0, message.Position{})
+		read(t, r).Release()
+		ctx, cancel := context.WithCancel(t.Context())
+		out := make(chan error, 1)
+		go func() {
+			_, err := r.Read(ctx)
+			out <- err
+		}()
+		if how == "close" {
+			_ = r.Close()
+		} else {
+			cancel()
+		}
+		select {
+		case err := <-out:
+			if connectors.Classify(err) != connectors.ClassStopped {
+				t.Errorf("%s: %v", how, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: Read still blocks", how)
+		}
+		cancel()
+	}
+}
