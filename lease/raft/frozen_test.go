@@ -1,0 +1,5 @@
+package raft
+
+const memberEnv = "MQB_TEST_MEMBER"
+
+func runMember() {}
