@@ -43,6 +43,8 @@ type parts struct {
 	key     string // "<source>-<number>"
 	covered []connectors.Range
 	seed    uint64 // of message ids, format normal
+	// fromJSON: the route's source is one of this package that yields JSON only.
+	fromJSON bool
 
 	// Of the staging goroutine: bytes of the open part that were not written
 	// yet, and the number of spools so far.
@@ -78,11 +80,15 @@ func (w *parts) Stage(ctx context.Context, b *message.Batch, i, j int) error {
 		block = nil
 	}
 	if format == formatJSON {
-		plain, err := w.checkJSON(b, i, j)
-		if err != nil {
-			return err
+		// A block that is still as a source of JSON made it need not be checked.
+		plain := block != nil && w.fromJSON
+		if !plain {
+			var err error
+			if plain, err = w.checkJSON(b, i, j); err != nil {
+				return err
+			}
 		}
-		if !plain || block != nil && bytes.Count(block, []byte{'\n'}) != j-i {
+		if !plain || bytes.Count(block, []byte{'\n'}) != j-i {
 			block = nil
 		}
 	}

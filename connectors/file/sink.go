@@ -85,6 +85,10 @@ func (p prepared) Open(_ context.Context, claim connectors.Claim) (connectors.Wr
 		w.spec = claim.Spec
 	}
 	w.seed = idSeed(claim)
+	if in, ok := w.spec.Input.Config.(*Config); ok {
+		f := in.format()
+		w.fromJSON = f == formatCSV || f == formatJSON
+	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		if st, serr := os.Stat(s.dir); errors.Is(err, unix.ENOTDIR) || serr == nil && !st.IsDir() {
 			return nil, notDirectory(s.dir)

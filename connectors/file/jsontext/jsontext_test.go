@@ -59,6 +59,13 @@ func TestDeepNestingIsAnErrorNotACrash(t *testing.T) {
 	if _, p := Check([]byte(strings.Repeat("[", 16<<20))); p != TooDeep {
 		t.Fatalf("got %v", p)
 	}
+	mixed := strings.Repeat(`[{"a":`, 200)
+	if !Valid([]byte(mixed + "1" + strings.Repeat(`}]`, 200))) {
+		t.Fatal("brackets are mixed up beyond 64 levels")
+	}
+	if Valid([]byte(mixed + "1" + strings.Repeat(`}]`, 199) + "]}")) {
+		t.Fatal("brackets may be mixed up beyond 64 levels")
+	}
 	if !Valid([]byte(strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth))) {
 		t.Fatal("the deepest allowed value is refused")
 	}

@@ -210,8 +210,12 @@ func (c *checker) str() Problem {
 			c.i = i + 1
 			return OK
 		case x == '\\':
-			n := escapeLen(b[i:])
-			if n == 0 {
+			n := 2
+			if i+1 < len(b) && b[i+1] == '"' {
+				i += n
+				continue
+			}
+			if n = escapeLen(b[i:]); n == 0 {
 				c.i = i
 				return BadEscape
 			}
