@@ -49,7 +49,11 @@ func (s *Server) nodes(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return snap.NodesView(), nil
+	var voters map[string]bool
+	if s.cfg.Voters != nil {
+		voters = s.cfg.Voters()
+	}
+	return snap.NodesView(voters), nil
 }
 
 func (s *Server) drain(r *http.Request) (any, error) {

@@ -3,7 +3,7 @@ package api
 import (
 	"net/http"
 
-	"github.com/mqbridge/mqb/lease"
+	"github.com/mqbridge/mqb/actors"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -24,24 +24,34 @@ var (
 	descLag = prometheus.NewDesc("mqb_lag",
 		"Distance to the end of the input, in records or in the bytes of sources that count those. Absent while unknown.",
 		partitionLabels, nil)
+	descBytes = prometheus.NewDesc("mqb_bytes_total",
+		"Payload bytes written, since this node took the partition.", partitionLabels, nil)
+	descCommits = prometheus.NewDesc("mqb_commits_total",
+		"Positions committed, since this node took the partition.", partitionLabels, nil)
+	descFenceWait = prometheus.NewDesc("mqb_fence_wait_seconds_total",
+		"Time that the writer waited for claims and commits; divided by mqb_run_seconds_total it is what the fence costs.",
+		partitionLabels, nil)
+	descRunTime = prometheus.NewDesc("mqb_run_seconds_total",
+		"Time that the partition ran on this node.", partitionLabels, nil)
 )
 
-// collector reads the statuses at each scrape: the partitions count for
+// collector reads the runs at each scrape: the partitions count for
 // themselves, so that nothing is counted twice or kept after a partition left.
 type collector struct {
-	statuses func() []lease.PartitionStatus
+	runs func() []actors.Run
 }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- descRecords
-	ch <- descState
-	ch <- descEpoch
-	ch <- descLag
+	for _, d := range []*prometheus.Desc{
+		descRecords, descState, descEpoch, descLag, descBytes, descCommits, descFenceWait, descRunTime,
+	} {
+		ch <- d
+	}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	for _, p := range c.statuses() {
-		n := p.Counters
+	for _, r := range c.runs() {
+		p, n := r.Status, r.Status.Counters
 		for _, v := range []struct {
 			result string
 			n      int64
@@ -59,6 +69,17 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(descState, prometheus.GaugeValue, 1, p.Route, p.Partition, string(p.State))
 		ch <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(p.Epoch), p.Route, p.Partition)
+		for _, v := range []struct {
+			desc *prometheus.Desc
+			n    float64
+		}{
+			{descBytes, float64(r.Bytes)},
+			{descCommits, float64(r.Commits)},
+			{descFenceWait, r.FenceWait.Seconds()},
+			{descRunTime, r.RunTime.Seconds()},
+		} {
+			ch <- prometheus.MustNewConstMetric(v.desc, prometheus.CounterValue, v.n, p.Route, p.Partition)
+		}
 		if p.Lag >= 0 {
 			ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(p.Lag), p.Route, p.Partition)
 		}
@@ -66,11 +87,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // Metrics serves the metrics of this node's partitions and of the process.
-// statuses is called at each scrape and must not block.
-func Metrics(statuses func() []lease.PartitionStatus) http.Handler {
+// runs is called at each scrape and must not block.
+func Metrics(runs func() []actors.Run) http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(
-		collector{statuses},
+		collector{runs},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

@@ -48,6 +48,9 @@ type Config struct {
 	Hosts []string
 	// Ready says why this node cannot do its work now, nil if it can.
 	Ready func(ctx context.Context) error
+	// Voters are the names of the embedded raft's voters, as far as this node
+	// knows; nil if there is none.
+	Voters func() map[string]bool
 	// Metrics serves /metrics; nil leaves it out.
 	Metrics http.Handler
 	Log     *slog.Logger

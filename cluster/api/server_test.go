@@ -12,7 +12,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/mqbridge/mqb/actors"
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/checkpoint/coordinator"
 	"github.com/mqbridge/mqb/cluster/api"
@@ -296,7 +298,9 @@ func TestOversizedHeaderIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	go func() { _, _ = fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n", strings.Repeat("x", 64<<10)) }()
+	go func() {
+		_, _ = fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n", strings.Repeat("x", 64<<10))
+	}()
 	answer, _ := io.ReadAll(conn)
 	if !strings.HasPrefix(string(answer), "HTTP/1.1 431") {
 		t.Errorf("got %.100q", answer)
@@ -318,10 +322,13 @@ func TestHealthReadinessAndMetrics(t *testing.T) {
 	var notReady error
 	f := newFixture(t, func(c *api.Config) {
 		c.Ready = func(context.Context) error { return notReady }
-		c.Metrics = api.Metrics(func() []lease.PartitionStatus {
-			return []lease.PartitionStatus{{
-				Route: "r", Partition: "p", State: lease.StateRunning, Epoch: 4, Lag: -1,
-				Counters: lease.Counters{Read: 5, Written: 4, Dropped: 1},
+		c.Metrics = api.Metrics(func() []actors.Run {
+			return []actors.Run{{
+				Status: lease.PartitionStatus{
+					Route: "r", Partition: "p", State: lease.StateRunning, Epoch: 4, Lag: -1,
+					Counters: lease.Counters{Read: 5, Written: 4, Dropped: 1},
+				},
+				Bytes: 12, Commits: 2, FenceWait: 10 * time.Millisecond, RunTime: time.Second,
 			}}
 		})
 	})
@@ -336,6 +343,8 @@ func TestHealthReadinessAndMetrics(t *testing.T) {
 		`mqb_records_total{partition="p",result="written",route="r"} 4`,
 		`mqb_records_total{partition="p",result="dropped",route="r"} 1`,
 		`mqb_partition_state{partition="p",route="r",state="running"} 1`,
+		`mqb_bytes_total{partition="p",route="r"} 12`,
+		`mqb_fence_wait_seconds_total{partition="p",route="r"} 0.01`,
 		`mqb_partition_epoch{partition="p",route="r"} 4`,
 		"go_goroutines", "process_resident_memory_bytes",
 	} {

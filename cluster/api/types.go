@@ -27,8 +27,16 @@ type Lease struct {
 
 // Leases is the answer of GET /v1/leases.
 type Leases struct {
-	Leases  []Lease `json:"leases"`
-	Summary Summary `json:"summary"`
+	Leases []Lease `json:"leases"`
+	// Problems are those of whole routes, which have no partition to show for it.
+	Problems []Problem `json:"problems,omitempty"`
+	Summary  Summary   `json:"summary"`
+}
+
+// Problem is what a node cannot do for a whole route.
+type Problem struct {
+	Route string `json:"route"`
+	Error string `json:"error"`
 }
 
 // Summary counts what Leases lists.
@@ -77,6 +85,8 @@ type Node struct {
 	State      NodeState         `json:"state"`
 	Partitions int               `json:"partitions"`
 	Scheduler  bool              `json:"scheduler"`
+	// Voter of the embedded raft.
+	Voter bool `json:"voter"`
 }
 
 // NodeState is what a member is up to.

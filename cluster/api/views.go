@@ -30,15 +30,45 @@ func (s *Snapshot) Leases(about map[string]About) Leases {
 	for p := range s.Owners {
 		places[p] = true
 	}
-	reports := s.reports()
+	reports, unplaced := s.reports(), s.unplaced()
 	out := Leases{Leases: make([]Lease, 0, len(places))}
 	for p := range places {
-		out.Leases = append(out.Leases, s.lease(p, reports, about[p.route]))
+		l := s.lease(p, reports, about[p.route])
+		if why := unplaced[p]; why != "" && l.State == lease.StateUnassigned {
+			l.Reason = why
+		}
+		out.Leases = append(out.Leases, l)
 	}
+	for name, err := range s.routeErrors() {
+		out.Problems = append(out.Problems, Problem{Route: name, Error: err})
+	}
+	slices.SortFunc(out.Problems, func(a, b Problem) int { return cmp.Compare(a.Route, b.Route) })
 	slices.SortFunc(out.Leases, func(a, b Lease) int {
 		return cmp.Or(cmp.Compare(a.Route, b.Route), comparePartitions(a.Partition, b.Partition))
 	})
 	out.Summary = s.summary(len(places))
+	return out
+}
+
+// unplaced finds why the scheduler could place a partition nowhere.
+func (s *Snapshot) unplaced() map[place]string {
+	out := map[place]string{}
+	for _, p := range s.Statuses[s.Leader.Node].Unplaced {
+		out[place{p.Route, p.Partition}] = p.Error
+	}
+	return out
+}
+
+// routeErrors says what nodes cannot do for whole routes.
+func (s *Snapshot) routeErrors() map[string]string {
+	out := map[string]string{}
+	for _, node := range slices.Sorted(maps.Keys(s.Statuses)) {
+		for _, r := range s.Statuses[node].Routes {
+			if _, exists := s.Routes[r.Route]; exists && out[r.Route] == "" {
+				out[r.Route] = node + ": " + r.Error
+			}
+		}
+	}
 	return out
 }
 
@@ -128,7 +158,7 @@ func (s *Snapshot) unassigned(p place, about About) (lease.State, string) {
 
 func (s *Snapshot) schedulable() (n int) {
 	for name := range s.Nodes {
-		if !s.Cordons[name].Drain {
+		if !s.Cordons[name].Drain && !s.Nodes[name].Leaving {
 			n++
 		}
 	}
@@ -172,7 +202,8 @@ func (s *Snapshot) held() map[string]int {
 }
 
 // NodesView lists the live nodes, and dead ones that an order is noted for.
-func (s *Snapshot) NodesView() Nodes {
+// voters are those of the embedded raft; nil if there is none.
+func (s *Snapshot) NodesView(voters map[string]bool) Nodes {
 	held := s.held()
 	// What is assigned to a draining node may still be acquired by it.
 	wanted := map[string]bool{}
@@ -184,12 +215,12 @@ func (s *Snapshot) NodesView() Nodes {
 		v := Node{
 			Name: name, Address: n.Address, Version: n.Version, Instance: n.Instance,
 			Labels: n.Labels, Started: n.Started, State: NodeActive,
-			Partitions: held[name], Scheduler: s.Leader.Node == name,
+			Partitions: held[name], Scheduler: s.Leader.Node == name, Voter: voters[name],
 		}
 		switch {
 		case s.Cordons[name].Drain && held[name] == 0 && !wanted[name]:
 			v.State = NodeDrained
-		case s.Cordons[name].Drain:
+		case s.Cordons[name].Drain, n.Leaving:
 			v.State = NodeDraining
 		}
 		out.Nodes = append(out.Nodes, v)
@@ -209,12 +240,13 @@ func (s *Snapshot) RoutesView(about map[string]About) Routes {
 	for _, l := range s.Leases(about).Leases {
 		byRoute[l.Route] = append(byRoute[l.Route], l)
 	}
+	problems := s.routeErrors()
 	out := Routes{Routes: make([]Route, 0, len(s.Routes))}
 	for _, name := range slices.Sorted(maps.Keys(s.Routes)) {
 		r, a := s.Routes[name], about[name]
 		v := Route{
 			Name: name, UID: r.UID, Series: r.Series, Generation: r.Generation,
-			Input: a.Input, Output: a.Output, Guarantee: a.Guarantee, Lag: -1, Error: a.Error,
+			Input: a.Input, Output: a.Output, Guarantee: a.Guarantee, Lag: -1, Error: cmp.Or(a.Error, problems[name]),
 			State: lease.StateUnassigned,
 		}
 		if r.Paused || !a.Enabled {

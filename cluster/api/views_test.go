@@ -164,7 +164,7 @@ func TestDrainedNodeIsBusyWhileAssignmentsName(t *testing.T) {
 	s.Assignments[p] = lease.Assignment{Node: "n2"}
 	state := func() map[string]NodeState {
 		out := map[string]NodeState{}
-		for _, n := range s.NodesView().Nodes {
+		for _, n := range s.NodesView(nil).Nodes {
 			out[n.Name] = n.State
 		}
 		return out

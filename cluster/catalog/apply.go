@@ -34,6 +34,8 @@ type ApplyOptions struct {
 	File string
 	// LookupEnv fills ${VAR}; nil leaves it as it is.
 	LookupEnv route.LookupEnv
+	// ExitOnEmpty sets exit_on_empty on every route, whatever the file says.
+	ExitOnEmpty bool
 }
 
 // Outcome is what an apply did to one route.
@@ -81,6 +83,11 @@ func (c *Catalog) Apply(ctx context.Context, file []byte, opts ApplyOptions) ([]
 	}
 	out := make([]Result, 0, len(defs))
 	for _, def := range defs {
+		if opts.ExitOnEmpty {
+			if def, err = c.stored(def.Spec.Name, withExitOnEmpty(def.YAML)); err != nil {
+				return nil, err
+			}
+		}
 		res, err := c.applyOne(ctx, def, opts)
 		if err != nil {
 			res = Result{Route: def.Spec.Name, Outcome: Refused, Err: err}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/mqbridge/mqb/connectors"
@@ -35,7 +36,7 @@ func decode(registry *connectors.Registry, file []byte, name string, env route.L
 	for _, spec := range f.Routes {
 		def := define(registry, spec)
 		if err := def.inferred.Meets(spec.RequiredDelivery); err != nil {
-			problems = append(problems, fmt.Errorf("%s: route %s: %w", name, spec.Name, err))
+			problems = append(problems, fmt.Errorf("%s: route %s: %w", spec.Input.Where, spec.Name, err))
 		}
 		out = append(out, def)
 	}
@@ -69,6 +70,14 @@ func (c *Catalog) stored(name, text string) (definition, error) {
 		return definition{}, fmt.Errorf("the spec of route %s as it is stored: %w", name, invalid(err))
 	}
 	return define(c.cfg.Registry, spec), nil
+}
+
+// withExitOnEmpty sets the key in a normalized spec, whose own keys stand at the
+// beginning of a line each.
+func withExitOnEmpty(text string) string {
+	const key = "exit_on_empty:"
+	lines := slices.DeleteFunc(strings.SplitAfter(text, "\n"), func(l string) bool { return strings.HasPrefix(l, key) })
+	return strings.Join(lines, "") + key + " true\n"
 }
 
 func invalid(err error) error {

@@ -10,13 +10,11 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/mqbridge/mqb/cluster"
 	"github.com/mqbridge/mqb/cluster/api"
 	"github.com/mqbridge/mqb/cluster/api/client"
 	"github.com/spf13/cobra"
 )
-
-// version is set by the linker.
-var version = "dev"
 
 func main() {
 	// The second signal finds the default handler again and ends the process.
@@ -103,7 +101,7 @@ func (c *cli) versionCommand() *cobra.Command {
 		Short: "Print the version of mqbctl",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return c.print(api.Version{Version: version}, func(w io.Writer) { fmt.Fprintln(w, "mqbctl", version) })
+			return c.print(api.Version{Version: cluster.Version}, func(w io.Writer) { fmt.Fprintln(w, "mqbctl", cluster.Version) })
 		},
 	}
 }

@@ -48,6 +48,9 @@ func leasesTable(w io.Writer, v api.Leases, now time.Time) {
 	}
 	columns(w, "ROUTE PARTITION OWNER EPOCH STATE POSITION LAG GUARANTEE SINCE", rows)
 	reasons(w, v.Leases)
+	for _, p := range v.Problems {
+		fmt.Fprintf(w, "\n%s: %s\n", clean(p.Route), clean(p.Error))
+	}
 	fmt.Fprintf(w, "\n%s\n", v.Summary.Text)
 }
 
@@ -144,16 +147,19 @@ func (c *cli) nodesCommand() *cobra.Command {
 func nodesTable(w io.Writer, v api.Nodes, now time.Time) {
 	rows := make([][]string, 0, len(v.Nodes))
 	for _, n := range v.Nodes {
-		scheduler := ""
+		var roles []string
+		if n.Voter {
+			roles = append(roles, "voter")
+		}
 		if n.Scheduler {
-			scheduler = "scheduler"
+			roles = append(roles, "scheduler")
 		}
 		var labels []string
 		for _, k := range slices.Sorted(maps.Keys(n.Labels)) {
 			labels = append(labels, k+"="+n.Labels[k])
 		}
 		rows = append(rows, []string{
-			n.Name, n.Address, string(n.State), fmt.Sprint(n.Partitions), scheduler, n.Version, age(n.Started, now), strings.Join(labels, ","),
+			n.Name, n.Address, string(n.State), fmt.Sprint(n.Partitions), strings.Join(roles, ","), n.Version, age(n.Started, now), strings.Join(labels, ","),
 		})
 	}
 	columns(w, "NODE ADDRESS STATE PARTITIONS ROLE VERSION UPTIME LABELS", rows)

@@ -6,9 +6,13 @@ import (
 	"sync"
 
 	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/file"
+	"github.com/mqbridge/mqb/connectors/kafka"
 	"github.com/mqbridge/mqb/connectors/memory"
 	"github.com/mqbridge/mqb/connectors/null"
+	"github.com/mqbridge/mqb/connectors/sqlx"
 	"github.com/mqbridge/mqb/connectors/static"
+	"github.com/mqbridge/mqb/middleware"
 )
 
 // Registry returns the registry. It is built once and only read.
@@ -17,10 +21,13 @@ func Registry() *connectors.Registry { return registry() }
 var registry = sync.OnceValue(func() *connectors.Registry {
 	return connectors.NewRegistry(
 		[]connectors.Type{
+			file.Type(),
+			kafka.Type(),
 			memory.Type(),
 			null.Type(),
+			sqlx.Type(),
 			static.Type(),
 		},
-		nil,
+		middleware.Types(),
 	)
 })
