@@ -420,22 +420,47 @@ func TestWedgedOwnerLosesItsPartitionOnlyAfterItsTime(t *testing.T) {
 	})
 }
 
-func TestStoppedNodeHandsOverWithoutWaitingForItsLease(t *testing.T) {
+func TestStoppedNodeHandsOverWithoutWaitingForItsLeaseOrItsSlowestPartition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.drain = 50 * time.Millisecond
-		v := w.three(30)
-		leader := w.members[v.leader.Node]
+		w.inventory.set("slow", "s")
+		w.route("slow")
+		slow := plan.Key{Route: "slow", Partition: "s"}
+		w.slow = map[plan.Key]time.Duration{slow: 2 * time.Second}
+		w.route("slow")
+		w.inventory.set("r", numbered(29)...)
+		w.route("r")
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name)
+		}
+		v := w.await(soon, spread(30, "n1", "n2", "n3"))
+		stopped := v.owned[slow]
 		began := time.Now()
-		if err := leader.Stop(context.Background()); err != nil {
+		done := make(chan error, 1)
+		go func() { done <- w.members[stopped].Stop(context.Background()) }()
+		w.await(soon, func(v view) error {
+			if n := v.count(v.owned); n[stopped] != 1 || len(v.owned) != 30 {
+				return fmt.Errorf("owners %v", n)
+			}
+			return nil
+		})
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("all but the slow one handed over after %v", d)
+		}
+		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		delete(w.members, v.leader.Node)
-		rest := slices.DeleteFunc([]string{"n1", "n2", "n3"}, func(s string) bool { return s == v.leader.Node })
-		after := w.await(soon, spread(30, rest...))
-		if d := time.Since(began); d > time.Second {
-			t.Errorf("handed over after %v", d)
+		delete(w.members, stopped)
+		after := w.await(soon, func(v view) error {
+			if v.owned[slow] == "" || v.owned[slow] == stopped {
+				return errors.New("the slow one is with nobody")
+			}
+			return nil
+		})
+		if d := time.Since(began); d > 3*time.Second {
+			t.Errorf("the slow one handed over after %v", d)
 		}
-		if _, there := after.nodes[v.leader.Node]; there {
+		if _, there := after.nodes[stopped]; there {
 			t.Error("its node key is still there")
 		}
 	})

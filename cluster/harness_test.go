@@ -39,7 +39,8 @@ type world struct {
 	journal   journal
 	members   map[string]*member
 	began     time.Time
-	drain     time.Duration // how long a release takes
+	drain     time.Duration              // how long a release takes
+	slow      map[plan.Key]time.Duration // how long these take instead
 	options   func(*Config)
 }
 
@@ -438,12 +439,13 @@ type obedient struct {
 	want    map[plan.Key]actors.Desired
 	held    map[plan.Key]lease.PartitionStatus
 	hangs   map[plan.Key]bool // these are never released
-	changed chan struct{}
+	changed chan struct{}     // closed when a status changed
+	told    chan struct{}     // closed when what is wanted changed
 	stopped bool
 }
 
 func newObedient(cfg actors.Config, w *world) *obedient {
-	o := &obedient{cfg: cfg, w: w, held: map[plan.Key]lease.PartitionStatus{}, hangs: map[plan.Key]bool{}, changed: make(chan struct{})}
+	o := &obedient{cfg: cfg, w: w, held: map[plan.Key]lease.PartitionStatus{}, hangs: map[plan.Key]bool{}, changed: make(chan struct{}), told: make(chan struct{})}
 	o.ctx, o.end = context.WithCancel(context.Background())
 	return o
 }
@@ -463,6 +465,8 @@ func (o *obedient) SetDesired(routes map[string]actors.Route, want []actors.Desi
 			o.wg.Go(func() { o.hold(k) })
 		}
 	}
+	close(o.told)
+	o.told = make(chan struct{})
 	o.touch()
 }
 
@@ -483,7 +487,7 @@ func (o *obedient) hold(k plan.Key) {
 	var owned *lease.Owned
 	for {
 		o.mu.Lock()
-		changed := o.changed
+		told := o.told
 		d, wanted := o.want[k]
 		r := o.routes[k.Route]
 		hangs := o.hangs[k]
@@ -516,7 +520,11 @@ func (o *obedient) hold(k plan.Key) {
 		case !wanted && hangs:
 		case !wanted:
 			o.set(k, lease.StateDraining, owned.Epoch)
-			sleep(o.ctx, o.w.drain)
+			drain := o.w.drain
+			if d, ok := o.w.slow[k]; ok {
+				drain = d
+			}
+			sleep(o.ctx, drain)
 			o.w.journal.add(event{node: o.cfg.Name, key: k, epoch: owned.Epoch})
 			if o.cfg.Owners.Release(o.ctx, *owned) == nil {
 				owned = nil
@@ -524,7 +532,7 @@ func (o *obedient) hold(k plan.Key) {
 			continue
 		}
 		select {
-		case <-changed:
+		case <-told:
 		case <-session:
 		case <-again.C:
 		case <-o.ctx.Done():
@@ -557,6 +565,8 @@ func (o *obedient) Changed() <-chan struct{} {
 func (o *obedient) Stop(ctx context.Context) error {
 	o.mu.Lock()
 	o.stopped, o.want = true, nil
+	close(o.told)
+	o.told = make(chan struct{})
 	o.touch()
 	o.mu.Unlock()
 	done := make(chan struct{})

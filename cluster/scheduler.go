@@ -14,7 +14,8 @@ import (
 
 const (
 	// debounce gathers the changes that one event causes (a node's death, an
-	// apply of many routes) into one plan.
+	// apply of many routes). Where looking takes longer than that, changes are
+	// gathered for as long as a look took, so that at most half a core goes into it.
 	debounce = 5 * time.Millisecond
 	// mirrorWait is how long the scheduler waits to see its own writes. They
 	// come in milliseconds; the bound is for a write that changed nothing.
@@ -68,14 +69,16 @@ func (s *scheduler) run(ctx context.Context) {
 		if s.stat != nil {
 			_, hung = s.stat.wedged()
 		}
+		looked := time.Now()
 		wake := s.step(ctx)
+		took := time.Since(looked)
 		var timer <-chan time.Time
 		if !wake.IsZero() {
 			timer = time.After(max(time.Until(wake), debounce))
 		}
 		select {
 		case <-changed:
-			sleep(ctx, debounce)
+			sleep(ctx, max(debounce, min(took, retryWait)))
 		case <-hung:
 		case <-session:
 		case <-timer:

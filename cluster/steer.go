@@ -17,7 +17,7 @@ func (n *Node) steer(ctx context.Context, runner Runner) {
 	defer n.local.stop()
 	t := newTables(n.mirrors, n.keys)
 	for {
-		changed := n.mirrors.Changed()
+		changed, looked := n.mirrors.Changed(), time.Now()
 		if n.mirrors.synced() {
 			// Not short-circuited: each update takes its table's state over.
 			news := []bool{t.routes.update(), t.partitions.update(), t.assignments.update()}
@@ -27,8 +27,10 @@ func (n *Node) steer(ctx context.Context, runner Runner) {
 				n.local.set(ctx, nil, n.localTargets(t))
 			}
 		}
+		took := time.Since(looked)
 		select {
 		case <-changed:
+			sleep(ctx, max(debounce, min(took, retryWait)))
 		case <-ctx.Done():
 			return
 		}
