@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// sample is one timed process.
+type sample struct {
+	wall, cpu time.Duration
+	rssMiB    float64
+	out       string
+}
+
+// timed runs a command to its end, from outside: start-up and shutdown count.
+func timed(ctx context.Context, path string, args ...string) (sample, error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	t := time.Now()
+	err := cmd.Run()
+	s := sample{wall: time.Since(t), out: out.String()}
+	if err != nil {
+		return s, fmt.Errorf("%s %v: %w\n%s%s", path, args, err, out.Bytes(), errOut.Bytes())
+	}
+	ru := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	s.cpu = time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
+	s.rssMiB = float64(ru.Maxrss) / 1024
+	return s, nil
+}
+
+// spread is the median with the least and the most.
+type spread struct{ min, median, max float64 }
+
+func spreadOf(v []float64) spread {
+	v = slices.Clone(v)
+	slices.Sort(v)
+	return spread{v[0], v[len(v)/2], v[len(v)-1]}
+}
+
+func (s spread) String() string { return fmt.Sprintf("%.0f [%.0f..%.0f]", s.median, s.min, s.max) }
+
+// job is one thing to measure, with its variants (A, B, …).
+type job struct {
+	name     string
+	rows     int
+	variants []variant
+	// before runs, untimed, before each run; count says how many rows the sink holds.
+	before func(ctx context.Context, v variant) error
+	count  func(ctx context.Context) (int, error)
+}
+
+type variant struct {
+	name string
+	bin  string
+	args func() []string
+}
+
+// result of one variant of a job.
+type result struct {
+	job, variant string
+	rate, cpu    spread // rows/s, CPU seconds
+	rssMiB       float64
+	fence        []float64 // per cent, as the product counts it
+}
+
+// run alternates the variants, after one warm-up of each, and counts at the sink.
+func (j job) run(ctx context.Context, n int) ([]result, error) {
+	rates, cpus := make([][]float64, len(j.variants)), make([][]float64, len(j.variants))
+	rss, fences := make([]float64, len(j.variants)), make([][]float64, len(j.variants))
+	for i := range n + 1 {
+		for k, v := range j.variants {
+			if err := j.before(ctx, v); err != nil {
+				return nil, err
+			}
+			syscall.Sync()
+			s, err := timed(ctx, v.bin, v.args()...)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", j.name, v.name, err)
+			}
+			got, err := j.count(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if got != j.rows {
+				return nil, fmt.Errorf("%s, %s: %d rows at the sink instead of %d", j.name, v.name, got, j.rows)
+			}
+			if i == 0 {
+				continue
+			}
+			rates[k] = append(rates[k], float64(j.rows)/s.wall.Seconds())
+			cpus[k] = append(cpus[k], s.cpu.Seconds())
+			rss[k] = max(rss[k], s.rssMiB)
+			if f, ok := fenceCost(s.out); ok {
+				fences[k] = append(fences[k], f)
+			}
+			fmt.Fprintf(os.Stderr, "  %s, %s: %.0f rows/s\n", j.name, v.name, float64(j.rows)/s.wall.Seconds())
+		}
+	}
+	out := make([]result, len(j.variants))
+	for k, v := range j.variants {
+		out[k] = result{job: j.name, variant: v.name, rate: spreadOf(rates[k]), cpu: spreadOf(cpus[k]), rssMiB: rss[k], fence: fences[k]}
+	}
+	return out, nil
+}
