@@ -4,6 +4,7 @@ package hook
 
 import (
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,7 +69,11 @@ func At(point string) {
 			_ = f.Close()
 		}
 	}
-	_ = syscall.Kill(os.Getpid(), h.signal)
+	// To this very thread: a signal to the process may be taken by another one,
+	// and the caller would run on, past the point, until it is stopped.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = syscall.Tgkill(os.Getpid(), syscall.Gettid(), h.signal)
 }
 
 // Disabled reports whether MQB_HOOK_OFF names this guard.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 
 	ckpt "github.com/mqbridge/mqb/checkpoint/postgres"
@@ -15,7 +16,12 @@ import (
 	"github.com/mqbridge/mqb/test/harness"
 )
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(childMode); mode != "" {
+		os.Exit(child(mode, os.Getenv(childURL)))
+	}
+	harness.Main(m)
+}
 
 // newSink builds a sink from a config, with the defaults of its tags.
 func newSink(t testing.TB, cfg sqlx.Config) connectors.Sink {
