@@ -51,7 +51,7 @@ func (s *Server) nodes(r *http.Request) (any, error) {
 	}
 	var voters map[string]bool
 	if s.cfg.Voters != nil {
-		voters = s.cfg.Voters()
+		voters = s.cfg.Voters(r.Context())
 	}
 	return snap.NodesView(voters), nil
 }

@@ -50,7 +50,7 @@ type Config struct {
 	Ready func(ctx context.Context) error
 	// Voters are the names of the embedded raft's voters, as far as this node
 	// knows; nil if there is none.
-	Voters func() map[string]bool
+	Voters func(ctx context.Context) map[string]bool
 	// Metrics serves /metrics; nil leaves it out.
 	Metrics http.Handler
 	Log     *slog.Logger

@@ -224,7 +224,7 @@ func (c *cli) drained(ctx context.Context, cl *client.Client, node string, timeo
 			if !busy {
 				return nil
 			}
-			if now != left {
+			if now != left && now > 0 {
 				fmt.Fprintf(c.err, "%s: %d partitions left\n", clean(node), now)
 			}
 			left = now
@@ -260,7 +260,13 @@ func (c *cli) undrainCommand() *cobra.Command {
 }
 
 func (c *cli) checkpointCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "checkpoint", Short: "Show or reset the positions of a route", Args: cobra.NoArgs}
+	cmd := &cobra.Command{
+		Use:   "checkpoint",
+		Short: "Show or reset the positions of a route",
+		RunE: func(*cobra.Command, []string) error {
+			return &api.Error{Message: "checkpoint needs show or reset", Code: api.CodeUsage, Hint: "mqbctl help checkpoint"}
+		},
+	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "show ROUTE",
 		Short: "Show the checkpoint records of a route",

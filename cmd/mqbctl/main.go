@@ -69,7 +69,6 @@ func (c *cli) root() *cobra.Command {
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 invalid configuration,
 4 cluster or system not reachable, 5 refused because it would lose, repeat or
 weaken something; the message says what to do.`,
-		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {

@@ -87,8 +87,9 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	host, _, _ := net.SplitHostPort(advertise)
 	server := api.New(api.Config{
 		Catalog: cat, Coordinator: engine, Keys: keys, Node: o.Name, Cluster: o.Cluster, Version: cluster.Version,
-		Hosts: []string{host},
-		Ready: func(context.Context) error { return node.Ready() },
+		Hosts:  []string{host},
+		Ready:  func(context.Context) error { return node.Ready() },
+		Voters: func(ctx context.Context) map[string]bool { return voters(ctx, engine) },
 		Metrics: api.Metrics(func() []actors.Run {
 			if n := tree.Load(); n != nil {
 				return n.Runs()
@@ -143,6 +144,20 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	}
 	log.Info("stopped", "node", o.Name)
 	return err
+}
+
+// memberTimeout keeps a frozen member from delaying the list of nodes, which says
+// by the leases who is alive.
+const memberTimeout = 200 * time.Millisecond
+
+func voters(ctx context.Context, engine *raft.Engine) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	out := map[string]bool{}
+	for _, m := range engine.Members(ctx) {
+		out[m.Node] = m.Voter
+	}
+	return out
 }
 
 // applyFile applies the routes of --routes as soon as the coordinator answers.
