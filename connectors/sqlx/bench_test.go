@@ -1,0 +1,84 @@
+package sqlx_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/sqlx"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/test/harness"
+)
+
+// BenchmarkCommit writes rows of the comparison's shape in transactions of 16,384
+// and fills the next one while the last one commits; an op is a row.
+func BenchmarkCommit(b *testing.B) {
+	const perTxn, perBatch = 16384, 1024
+	for _, way := range []struct {
+		name, table string
+		cfg         sqlx.Config
+	}{
+		{"copy", ordersTable, sqlx.Config{InsertQuery: ordersQuery, BulkCopy: true}},
+		{"copy with primary key", ordersTable + "; ALTER TABLE t ADD PRIMARY KEY (id)", sqlx.Config{InsertQuery: ordersQuery, BulkCopy: true}},
+		{"insert", ordersTable, sqlx.Config{InsertQuery: ordersQuery}},
+		{"insert do nothing", ordersTable + "; ALTER TABLE t ADD PRIMARY KEY (id)", sqlx.Config{InsertQuery: ordersQuery + " ON CONFLICT DO NOTHING"}},
+		{"upsert", ordersTable + "; ALTER TABLE t ADD PRIMARY KEY (id)", sqlx.Config{InsertQuery: ordersQuery + " ON CONFLICT (id) DO UPDATE SET amount = excluded.amount"}},
+		{"payload", "CREATE TABLE t (id bigserial PRIMARY KEY, payload bytea)", sqlx.Config{Table: "t"}},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			way.cfg.URL = harness.Postgres(b).NewDatabase(b)
+			harness.PostgresExec(b, way.cfg.URL, way.table)
+			r := start(b, way.cfg, 1)
+			var batches []*message.Batch
+			for n := 0; n < b.N; n += perBatch {
+				batches = append(batches, batchOf(min(perBatch, b.N-n), func(i int) string { return orderJSON(n + i) }))
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			gathered := make(chan connectors.Txn)
+			go func() {
+				defer close(gathered)
+				txn := r.writer.Begin()
+				for _, batch := range batches {
+					if err := txn.Add(batch, 0, batch.Len()); err != nil {
+						b.Error(err)
+						return
+					}
+					if txn.Rows() >= perTxn {
+						gathered <- txn
+						txn = r.writer.Begin()
+					}
+				}
+				gathered <- txn
+			}()
+			for txn := range gathered {
+				if err := r.commitTxn(context.Background(), txn); err != nil {
+					b.Error(err)
+				}
+				txn.Discard()
+			}
+			b.StopTimer()
+			if n := harness.PostgresValue[int](b, way.cfg.URL, "SELECT count(*) FROM t"); n != b.N {
+				b.Fatalf("%d rows of %d", n, b.N)
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+		})
+	}
+}
+
+// The work of one row that the sink adds allocates nothing; what is left is per
+// transaction.
+func TestCommitAllocatesPerTransactionNotPerRow(t *testing.T) {
+	url := harness.Postgres(t).NewDatabase(t)
+	harness.PostgresExec(t, url, ordersTable)
+	r := start(t, sqlx.Config{URL: url, InsertQuery: ordersQuery, BulkCopy: true}, 1)
+	batch := batchOf(5000, orderJSON)
+	got := testing.AllocsPerRun(5, func() {
+		if err := r.commit(context.Background(), batch); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got > 500 {
+		t.Errorf("%v allocations for a transaction of 5000 rows", got)
+	}
+}
