@@ -42,6 +42,7 @@ const (
 	verbJoin                      // body: candidate; to any member
 	verbAdmit                     // body: candidate; to the leader
 	verbAnnounce                  // body: candidate; to any member
+	verbMoved                     // body: candidate; an announcement passed on
 	verbRemove                    // body: name; to the leader
 )
 

@@ -145,6 +145,15 @@ func (e *Engine) answerMember(ctx context.Context, v verb, body []byte) reply {
 		return e.change(func() error { return e.admit(ctx, c) })
 	case verbAnnounce:
 		e.moved(c)
+		// The leader may have moved too, to where the announcer cannot know.
+		if id, at, _ := e.current(); id != "" && string(id) != e.o.Node {
+			if _, err := e.calls.call(ctx, string(at), verbMoved, body); err != nil {
+				e.log.Debug("announcement not passed on", "node", c.Node, "error", err)
+			}
+		}
+		return reply{}
+	case verbMoved:
+		e.moved(c)
 		return reply{}
 	default:
 		return refuse(fmt.Errorf("unknown call %d", v))
