@@ -92,7 +92,7 @@ func run(ctx context.Context) (err error) {
 	if err := c.Until(ctx, time.Minute, "every partition runs", func(l fleet.Leases) bool { return l.Count("running", "") == *files }); err != nil {
 		return err
 	}
-	if err := c.show(ctx, "explain", "orders"); err != nil {
+	if err := c.show(ctx, "explain", specFile); err != nil {
 		return err
 	}
 	if err := c.show(ctx, "leases"); err != nil {
