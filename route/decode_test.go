@@ -4,6 +4,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -430,6 +431,14 @@ func TestMaskURL(t *testing.T) {
 
 // Hazard: nested aliases expand to more memory than there is; nesting ends the
 // process with a stack overflow, which cannot be recovered.
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(strconv.Itoa(i) + ": v\n")
+	}
+	return b.String()
+}
+
 func TestHostileFilesAreRefusedQuickly(t *testing.T) {
 	t.Parallel()
 	laughs := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
@@ -444,6 +453,11 @@ func TestHostileFilesAreRefusedQuickly(t *testing.T) {
 		"deep lists":     strings.Repeat("- ", 1<<19) + "x",
 		"deep keys":      strings.Repeat("? ", 1<<19) + "x",
 		"deep braces":    strings.Repeat("{a: ", 1<<19),
+		"many keys":      manyKeys(1 << 18),
+		"keys of a line": "a: {" + strings.Repeat("a: b,", 30_000) + "}",
+		"many lines":     strings.Repeat("#\n", 1<<21),
+		"many aliases":   "a: &a x\nb: [" + strings.Repeat("*a,", 90_000) + "]",
+		"many commas":    "a: [" + strings.Repeat("1,", 1<<21-10) + "]",
 		"too large":      "input: {static: " + strings.Repeat("x", route.MaxFileBytes) + "}",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -453,6 +467,54 @@ func TestHostileFilesAreRefusedQuickly(t *testing.T) {
 				t.Errorf("took %v", took)
 			}
 		})
+	}
+}
+
+// The bounds against hostile files leave room for large honest ones, in blocks
+// as well as in JSON on one line.
+func TestAThousandRoutesDecode(t *testing.T) {
+	t.Parallel()
+	var block, line strings.Builder
+	block.WriteString("routes:\n")
+	line.WriteString(`{"routes":{`)
+	for i := range 1000 {
+		name := "r" + strconv.Itoa(i)
+		block.WriteString("  " + name + ":\n    input:\n      broker:\n        url: x\n        topic: t\n        columns: {a: b, c: d, e: f}\n      middlewares:\n        - filter: a\n    output:\n      broker: {url: a, topic: b}\n    batch_size: 5\n    roll: {age: 5s, bytes: 1MiB}\n")
+		if i > 0 {
+			line.WriteByte(',')
+		}
+		line.WriteString(`"` + name + `":{"input":{"broker":{"url":"x","topic":"t"},"middlewares":[{"filter":"a"}]},"output":{"broker":{"url":"a","topic":"b"}},"batch_size":5}`)
+	}
+	line.WriteString("}}")
+	for _, text := range []string{block.String(), line.String()} {
+		if n := len(decode(t, text).Routes); n != 1000 {
+			t.Errorf("%d routes", n)
+		}
+	}
+}
+
+// Regression (bug 46): a misspelt key was ignored, and the route ran with the
+// default. Every place of a route where a key can stand refuses one it does not know.
+func TestUnknownKeysAreNeverIgnored(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"input: {static: x}\nfromat: raw\n",
+		"input: {static: x}\nroll: {fromat: raw}\n",
+		"input: {static: x, fromat: raw}\n",
+		"input: {static: {body: x, fromat: raw}}\n",
+		"input: {broker: {url: u, topic: t, fromat: raw}}\n",
+		"input: {broker: {url: u, topic: t, tls: {fromat: raw}}}\n",
+		"input: {static: x}\noutput: {null: {fromat: raw}}\n",
+		"input: {static: x}\noutput: {null: null, fromat: raw}\n",
+		"input: {static: x, middlewares: [{filter: a, fromat: raw}]}\n",
+		"input: {static: x, middlewares: [{filter: {fromat: raw}}]}\n",
+		"input: {static: x, middlewares: [{fromat: raw}]}\n",
+		"input: {<<: {fromat: raw}, static: x}\n",
+	} {
+		errs := refuse(t, text)
+		if !strings.Contains(errs.Error(), "fromat") && !strings.Contains(errs.Error(), "must be a single value") {
+			t.Errorf("%s: %v", text, errs)
+		}
 	}
 }
 

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/scanner"
 	"github.com/goccy/go-yaml/token"
 )
 
@@ -18,6 +19,11 @@ import (
 const (
 	// MaxFileBytes bounds the text of a file.
 	MaxFileBytes = 4 << 20
+	// maxTokens bounds what the text is cut into, each taking the parser about a
+	// KiB: a thousand routes have about three quarters as many.
+	maxTokens = 100_000
+	// maxKeys bounds the keys of one mapping: the parser's time grows with their square.
+	maxKeys = 5_000
 	// maxNodes bounds what aliases expand to: ten lines of nested aliases make
 	// billions.
 	maxNodes = 200_000
@@ -100,9 +106,14 @@ func (d *decoder) parseYAML(data []byte) (root *node) {
 	}()
 	// YAML reads CRLF as one line end; the lexer counts two behind a comment.
 	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
-	tokens := lexer.Tokenize(string(data))
-	if tk := tooDeep(tokens); tk != nil {
-		d.errs = append(d.errs, &ConfigError{File: d.file, Line: tk.Position.Line, Col: tk.Position.Column, Msg: fmt.Sprintf("nested deeper than %d", maxDepth)})
+	if tooBusy(data) {
+		d.errs = append(d.errs, &ConfigError{File: d.file, Msg: fmt.Sprintf("more than %d lines and signs", 2*maxTokens)})
+		return nil
+	}
+	tokens, tooMuch := tokenize(string(data))
+	if tooMuch != nil {
+		tooMuch.File = d.file
+		d.errs = append(d.errs, tooMuch)
 		return nil
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
@@ -143,27 +154,69 @@ func (d *decoder) parseYAML(data []byte) (root *node) {
 	return root
 }
 
-// tooDeep finds the token at which a text nests too deep to be parsed by
-// recursion: brackets, and markers that open a level each on one line.
-func tooDeep(tokens token.Tokens) *token.Token {
+// tokenize cuts a text into tokens. It ends with an error where there are too
+// many of them, or where they nest too deep to be parsed by recursion: brackets,
+// and markers that open a level each on one line.
+func tokenize(text string) (token.Tokens, *ConfigError) {
+	var s scanner.Scanner
+	s.Init(text)
+	var tokens token.Tokens
 	depth, line, onLine := 0, 0, 0
-	for _, tk := range tokens {
-		switch tk.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			depth++
-		case token.SequenceEndType, token.MappingEndType:
-			depth--
-		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
-			if tk.Position.Line != line {
-				line, onLine = tk.Position.Line, 0
+	keys := map[int]int{} // keys so far of the open mappings, by level
+	for done := false; !done; {
+		more, err := s.Scan()
+		done = err != nil // io.EOF, or behind a token that the parser will refuse
+		tokens.Add(more...)
+		for _, tk := range more {
+			switch tk.Type {
+			case token.SequenceStartType, token.MappingStartType:
+				depth++
+			case token.SequenceEndType, token.MappingEndType:
+				depth--
+				maps.DeleteFunc(keys, func(at, _ int) bool { return at >= level(depth+1, 0) })
+			case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
+				if tk.Position.Line != line {
+					line, onLine = tk.Position.Line, 0
+				}
+				onLine++
 			}
-			onLine++
-		}
-		if depth > maxDepth || onLine > maxDepth {
-			return tk
+			here := level(depth, tk.Position.IndentNum)
+			if tk.Type == token.MappingValueType || tk.Type == token.MappingKeyType {
+				maps.DeleteFunc(keys, func(at, _ int) bool { return at > here })
+				keys[here]++
+			}
+			e := ConfigError{Line: tk.Position.Line, Col: tk.Position.Column}
+			switch {
+			case depth > maxDepth || onLine > maxDepth:
+				e.Msg = fmt.Sprintf("nested deeper than %d", maxDepth)
+				return nil, &e
+			case keys[here] > maxKeys:
+				e.Msg = fmt.Sprintf("more than %d keys in one mapping", maxKeys)
+				return nil, &e
+			case tk == more[len(more)-1] && len(tokens) > maxTokens:
+				e.Msg = fmt.Sprintf("more than %d words and signs", maxTokens)
+				return nil, &e
+			}
 		}
 	}
-	return nil
+	return tokens, nil
+}
+
+// level orders places in a text by how deep they are: in brackets, or else by
+// indentation.
+func level(depth, indent int) int { return depth<<32 | indent }
+
+// tooBusy counts what most tokens have beside them, because the scanner may cut
+// a whole text into tokens before it returns the first.
+func tooBusy(data []byte) bool {
+	n := 0
+	for _, c := range data {
+		switch c {
+		case '\n', ',', ':', '[', ']', '{', '}':
+			n++
+		}
+	}
+	return n > 2*maxTokens
 }
 
 type converter struct {
