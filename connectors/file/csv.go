@@ -201,12 +201,15 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 		case res.Status == csvjson.Blank:
 			c.skip(c.at.Offset+int64(res.N), 0)
 			continue
-		case res.Status == csvjson.More && int64(c.hi-c.lo) > c.maxRec:
+		case int64(c.taken(res)) > c.maxRec:
+			// Judged the same whether or not the block happens to hold all of it, so
+			// that records have the same numbers when they are read again.
+			b.Arena = b.Arena[:before]
 			var whole bool
-			if whole, err = c.giveUp(ctx, b, 0, 0, c.tooLarge(), final); whole && err == nil {
-				continue
+			if whole, err = c.giveUp(ctx, b, 0, 0, c.tooLarge(), final); !whole || err != nil {
+				return err
 			}
-			return err
+			continue
 		case res.Status == csvjson.More:
 			more, err := c.more()
 			if err != nil || !more && !final {
@@ -225,8 +228,6 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 				return err
 			}
 			continue
-		case int64(res.N) > c.maxRec:
-			err = c.tooLarge()
 		case res.Status == csvjson.Count:
 			err = c.mismatch(res.Fields)
 		}
@@ -246,6 +247,14 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 		c.skip(c.at.Offset+int64(res.N), 1)
 	}
 	return nil
+}
+
+// taken is how many bytes of the buffer a step looked at.
+func (c *csvRecords) taken(res csvjson.Result) int {
+	if res.Status == csvjson.More || res.Status == csvjson.OpenQuote {
+		return c.hi - c.lo
+	}
+	return res.N
 }
 
 // mismatch decides on a record with another number of fields than columns.

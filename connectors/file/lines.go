@@ -74,7 +74,10 @@ func (l *lines) fill(ctx context.Context, b *message.Batch, final bool) error {
 		switch {
 		case k >= 0 && int64(k) <= l.maxRec:
 		case int64(n-i) > l.maxRec:
-			return l.skipTooLarge(ctx, b, block[i:n], final)
+			if k < 0 {
+				k = n - i
+			}
+			return l.skipTooLarge(ctx, b, block[i:i+k], final)
 		case eof && final && i < n:
 			k = n - i
 		case eof, b.Read > 0:

@@ -3,6 +3,8 @@ package file
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -49,6 +51,7 @@ type parts struct {
 	// Of the staging goroutine: bytes of the open part that were not written
 	// yet, and the number of spools so far.
 	buf    []byte
+	idText []byte
 	spools int
 
 	mu     sync.Mutex
@@ -173,8 +176,19 @@ func idSeed(claim connectors.Claim) uint64 {
 }
 
 func (w *parts) id(ordinal int64) []byte {
-	return fmt.Appendf(nil, "%08x-%04x-%04x-%04x-%012x",
-		w.seed>>32, w.seed>>16&0xffff, w.seed&0xffff, uint64(ordinal)>>48, uint64(ordinal)&(1<<48-1))
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], w.seed)
+	binary.BigEndian.PutUint64(raw[8:], uint64(ordinal))
+	w.idText = w.idText[:0]
+	for i, from := 0, 0; i < 5; i++ {
+		n := [...]int{4, 2, 2, 2, 6}[i]
+		if i > 0 {
+			w.idText = append(w.idText, '-')
+		}
+		w.idText = hex.AppendEncode(w.idText, raw[from:from+n])
+		from += n
+	}
+	return w.idText
 }
 
 // current returns the open part, opening one if needed.
@@ -230,8 +244,10 @@ func (sp *spool) write(p []byte) error {
 	n, err := sp.f.Write(p)
 	sp.bytes += int64(n)
 	if err == nil && sp.bytes-sp.pushed >= flushBytes {
-		startWriteback(sp.f, sp.pushed, sp.bytes-sp.pushed)
-		sp.pushed = sp.bytes
+		// Whole pages only: the next write fills up the last one.
+		end := sp.bytes &^ (64<<10 - 1)
+		startWriteback(sp.f, sp.pushed, end-sp.pushed)
+		sp.pushed = end
 	}
 	return err
 }
