@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	const history = 20_000
+	const history = 4_000
 	leasetest.Run(t, func(t *testing.T) *leasetest.Harness {
 		s := memory.NewStore(memory.Options{History: kv.Options{HistoryEvents: history}})
 		t.Cleanup(func() { _ = s.Close() })

@@ -226,6 +226,6 @@ func get(t *testing.T, c lease.Coordinator, key string) string {
 	return string(kv.Value)
 }
 
-const testHistory = 20_000
+const testHistory = 4_000
 
 func smallHistory() Options { return Options{History: kv.Options{HistoryEvents: testHistory}} }

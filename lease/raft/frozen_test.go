@@ -25,7 +25,7 @@ import (
 const memberEnv = "MQB_TEST_MEMBER"
 
 // runMember makes a group, says where it listens and answers one question a
-// line, "get KEY" or "keepalive ID", until its input ends.
+// line, "get KEY", "put KEY VALUE" or "keepalive ID", until its input ends.
 func runMember() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -40,7 +40,7 @@ func runMember() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		var key string
+		var key, value string
 		var id lease.LeaseID
 		answer := ""
 		if n, _ := fmt.Sscanf(in.Text(), "get %s", &key); n == 1 {
@@ -51,6 +51,9 @@ func runMember() {
 			case kv != nil:
 				answer = string(kv.Value)
 			}
+		} else if n, _ := fmt.Sscanf(in.Text(), "put %s %s", &key, &value); n == 2 {
+			r, err := e.Txn(ctx, nil, []lease.Op{lease.Put(key, []byte(value))})
+			answer = fmt.Sprint(r.Revision, err)
 		} else if n, _ := fmt.Sscanf(in.Text(), "keepalive %d", &id); n == 1 {
 			_, err := e.KeepAlive(ctx, id)
 			switch {
@@ -68,37 +71,95 @@ func runMember() {
 	_ = e.Close()
 }
 
+// member is the test's end of such a process.
+type member struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+	at  string
+}
+
+func startMember(t *testing.T, dir string) *member {
+	t.Helper()
+	m := &member{t: t, cmd: exec.Command(os.Args[0])}
+	m.cmd.Env = append(os.Environ(), memberEnv+"="+dir)
+	m.cmd.Stderr = os.Stderr
+	out, err := m.cmd.StdoutPipe()
+	if err == nil {
+		m.in, err = m.cmd.StdinPipe()
+	}
+	if err == nil {
+		err = m.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = m.cmd.Process.Signal(syscall.SIGCONT) // an error means it is dead already
+		_ = m.in.Close()
+		_ = m.cmd.Wait()
+	})
+	m.out = bufio.NewScanner(out)
+	m.at = m.line()
+	return m
+}
+
+func (m *member) signal(s syscall.Signal) {
+	m.t.Helper()
+	if err := m.cmd.Process.Signal(s); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *member) ask(questions string) {
+	m.t.Helper()
+	if _, err := io.WriteString(m.in, questions); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *member) line() string {
+	m.t.Helper()
+	if !m.out.Scan() {
+		m.t.Fatal("the member ended")
+	}
+	return m.out.Text()
+}
+
+// TestWhatWasAcknowledgedSurvivesKill9 kills a member in the middle of its writes.
+func TestWhatWasAcknowledgedSurvivesKill9(t *testing.T) {
+	dir := t.TempDir()
+	last := int64(0)
+	for round := range 4 {
+		m := startMember(t, dir)
+		m.ask("get /n\n")
+		if got := m.line(); got != "" && got != fmt.Sprint(last) && got != fmt.Sprint(last+1) || got == "" && last > 0 {
+			t.Fatalf("round %d: read %q after %d was acknowledged", round, got, last)
+		}
+		for i := range int64(40) {
+			m.ask(fmt.Sprintf("put /n %d\n", last+i+1))
+		}
+		for range 10 * (round + 1) {
+			if got := m.line(); !strings.HasSuffix(got, "<nil>") {
+				t.Fatal(got)
+			}
+			last++
+		}
+		m.signal(syscall.SIGKILL)
+		for m.out.Scan() { // answers that were on their way count too
+			last++
+		}
+		_ = m.cmd.Wait()
+	}
+}
+
 // TestALeaderThatWakesServesNoStaleReadAndKeepsNoDeadLease freezes a leader
 // process with questions already in its input: it answers them before it can
 // have heard of its successor.
 func TestALeaderThatWakesServesNoStaleReadAndKeepsNoDeadLease(t *testing.T) {
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), memberEnv+"="+t.TempDir())
-	child.Stderr = os.Stderr
-	in, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	out := bufio.NewScanner(pipe)
-	defer func() {
-		_ = child.Process.Signal(syscall.SIGCONT)
-		_ = in.Close()
-		_ = child.Wait()
-	}()
-	line := func() string {
-		if !out.Scan() {
-			t.Fatal("the member ended")
-		}
-		return out.Text()
-	}
-	at := line()
+	child := startMember(t, t.TempDir())
+	at := child.at
 	a := newNode(t, "a", t.TempDir(), Options{Join: []string{at}})
 	b := newNode(t, "b", t.TempDir(), Options{Join: []string{at}})
 	nodes := []*node{a, b}
@@ -123,14 +184,12 @@ func TestALeaderThatWakesServesNoStaleReadAndKeepsNoDeadLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		put(t, a, "/x", old)
-		_, _ = io.WriteString(in, "get /x\n")
-		if got := line(); got != old {
+		child.ask("get /x\n")
+		if got := child.line(); got != old {
 			t.Fatalf("before: %q", got)
 		}
-		if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.WriteString(in, strings.Repeat(fmt.Sprintf("get /x\nkeepalive %d\n", id), 3))
+		child.signal(syscall.SIGSTOP)
+		child.ask(strings.Repeat(fmt.Sprintf("get /x\nkeepalive %d\n", id), 3))
 		until(t, "a successor", func() bool { name, _ := b.Leader(); return name == "a" || name == "b" })
 		put(t, b, "/x", now)
 		until(t, "the lease's end", func() bool {
@@ -138,14 +197,12 @@ func TestALeaderThatWakesServesNoStaleReadAndKeepsNoDeadLease(t *testing.T) {
 			_, held := b.store.TTL(id)
 			return errors.Is(err, lease.ErrLeaseNotFound) && !held
 		})
-		if err := child.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		child.signal(syscall.SIGCONT)
 		for range 3 {
-			if got := line(); got != now && !strings.HasPrefix(got, "error") {
+			if got := child.line(); got != now && !strings.HasPrefix(got, "error") {
 				t.Fatalf("round %d: the woken leader read %q", round, got)
 			}
-			if got := line(); got != "gone" && !strings.HasPrefix(got, "error") {
+			if got := child.line(); got != "gone" && !strings.HasPrefix(got, "error") {
 				t.Fatalf("round %d: the woken leader kept a lease that had ended: %q", round, got)
 			}
 		}

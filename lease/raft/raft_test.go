@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -356,7 +357,7 @@ func TestASnapshotReachesAMemberFarBehind(t *testing.T) {
 
 func TestASoleNodeStartsWithoutWaitingForAnElection(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Cluster: "test", Node: "n", DataDir: dir, Advertise: "127.0.0.1:1"}
+	o := Options{Cluster: "test", Node: "n", DataDir: dir, Advertise: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)}
 	for _, what := range []string{"new", "existing", "existing"} {
 		begin := time.Now()
 		e, err := Open(o)
@@ -384,7 +385,7 @@ func TestADirectoryInUseIsRefused(t *testing.T) {
 }
 
 func BenchmarkTxn(b *testing.B) {
-	e, err := Open(Options{Cluster: "test", Node: "n", DataDir: b.TempDir(), Advertise: "127.0.0.1:1"})
+	e, err := Open(Options{Cluster: "test", Node: "n", DataDir: b.TempDir(), Advertise: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
