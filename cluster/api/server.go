@@ -22,7 +22,7 @@ import (
 // Bounds of the server (invariant 8). They keep a stuck or hostile client from
 // taking the node down; no legitimate one comes near them.
 const (
-	maxBodyBytes   = route.MaxFileBytes + 64<<10
+	maxBodyBytes   = 2*route.MaxFileBytes + 64<<10 // a file as a JSON string
 	maxHeaderBytes = 16 << 10
 	maxConnections = 512
 	maxRequests    = 64

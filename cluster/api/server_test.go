@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -227,6 +228,7 @@ func (f *fixture) get(t *testing.T, path, host string) (int, string) {
 
 func do(t *testing.T, req *http.Request) (int, string) {
 	t.Helper()
+	req.Close = true // no idle connection outlives the test
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +277,7 @@ func TestOversizedRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, kind := range []string{"application/json", "application/yaml"} {
-		body := strings.Repeat("#", route.MaxFileBytes+1<<20)
+		body := strings.Repeat("#", 3*route.MaxFileBytes)
 		if kind == "application/json" {
 			body = `{"text":"` + body + `"}`
 		}
@@ -305,6 +307,60 @@ func TestOversizedHeaderIsRefused(t *testing.T) {
 	if !strings.HasPrefix(string(answer), "HTTP/1.1 431") {
 		t.Errorf("got %.100q", answer)
 	}
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const limit = 512
+	refused := 0
+	for range limit + 8 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if refused > 0 {
+			break
+		}
+		// A connection beyond the bound is closed at once; one within it answers.
+		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		if n, _ := conn.Read(make([]byte, 1)); n == 0 {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Errorf("%d connections were served at once", limit+8)
+	}
+}
+
+func TestRequestsInFlightAreBounded(t *testing.T) {
+	t.Parallel()
+	entered, leave := make(chan struct{}, 100), make(chan struct{})
+	f := newFixture(t, func(c *api.Config) {
+		c.Ready = func(context.Context) error {
+			entered <- struct{}{}
+			<-leave
+			return nil
+		}
+	})
+	const limit = 64
+	var wg sync.WaitGroup
+	for range limit {
+		wg.Go(func() {
+			if err := f.Ready(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range limit {
+		<-entered
+	}
+	if status, body := f.get(t, "/healthz", ""); status != http.StatusServiceUnavailable {
+		t.Errorf("got %d %s", status, body)
+	}
+	close(leave)
+	wg.Wait()
 }
 
 func TestUnknownPathAnswersInJSON(t *testing.T) {

@@ -133,7 +133,7 @@ func checkedTable(w io.Writer, list []checked, connect bool) {
 	for _, r := range list {
 		row := []string{r.Route, r.Guarantee}
 		if connect {
-			row = append(row, r.Input, r.Output)
+			row = append(row, short(r.Input), short(r.Output))
 		}
 		rows = append(rows, row)
 	}
@@ -142,6 +142,23 @@ func checkedTable(w io.Writer, list []checked, connect bool) {
 		header += " INPUT OUTPUT"
 	}
 	columns(w, header, rows)
+	for _, r := range list {
+		for _, side := range []struct{ name, verdict string }{{"input", r.Input}, {"output", r.Output}} {
+			if short(side.verdict) == failed {
+				fmt.Fprintf(w, "\n%s %s: %s\n", clean(r.Route), side.name, clean(side.verdict))
+			}
+		}
+	}
+}
+
+const failed = "failed"
+
+// short fits a verdict into a table.
+func short(verdict string) string {
+	if verdict != "" && verdict != "ok" {
+		return failed
+	}
+	return verdict
 }
 
 func (c *cli) explainCommand() *cobra.Command {

@@ -73,6 +73,9 @@ func clean(s string) string {
 		return "-"
 	}
 	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return ' '
+		}
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
 			return '?'
 		}

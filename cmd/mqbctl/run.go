@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -62,20 +63,21 @@ ends when every input is at its end; --follow goes on. Positions are kept under
 	cmd.Flags().BoolVar(&o.follow, "follow", false, "go on at the end of the input")
 	cmd.Flags().StringVar(&o.memory, "memory", route.Bytes(message.DefaultBudget).String(), "bound on the `bytes` of messages in this process")
 	cmd.Flags().StringVar(&o.position, "position", "", "where a changed route goes on: keep or earliest")
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "error", "debug, info, warn or error")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; warn with --follow, else nothing but the summary")
 	return cmd
 }
 
 func (c *cli) run(ctx context.Context, path string, o runOptions) error {
 	started := time.Now()
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
-		return &api.Error{Message: err.Error(), Code: api.CodeUsage}
+	log, err := c.logger(o)
+	if err != nil {
+		return err
 	}
 	memory, err := route.ParseBytes(o.memory)
 	if err != nil {
 		return &api.Error{Message: "--memory: " + err.Error(), Code: api.CodeUsage}
 	}
+	slog.SetDefault(log)
 	debug.SetMemoryLimit(int64(memory) + runHeadroom)
 	name, text, err := c.readFile(path)
 	if err != nil {
@@ -89,8 +91,6 @@ func (c *cli) run(ctx context.Context, path string, o runOptions) error {
 	for _, w := range warnings {
 		fmt.Fprintln(c.err, "warning:", w)
 	}
-	log := slog.New(slog.NewTextHandler(c.err, &slog.HandlerOptions{Level: level}))
-	slog.SetDefault(log)
 
 	engine, err := raft.Open(raft.Options{
 		Cluster: localNode, Node: localNode, DataDir: filepath.Join(o.dataDir, "raft"),
@@ -112,6 +112,19 @@ func (c *cli) run(ctx context.Context, path string, o runOptions) error {
 		return err
 	}
 	return l.run(ctx, engine)
+}
+
+// logger is silent for a run that ends by itself: its summary says what stopped it.
+func (c *cli) logger(o runOptions) (*slog.Logger, error) {
+	level := slog.LevelWarn
+	if o.logLevel != "" {
+		if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+			return nil, &api.Error{Message: "--log-level: " + err.Error(), Code: api.CodeUsage}
+		}
+	} else if !o.follow {
+		return slog.New(slog.DiscardHandler), nil
+	}
+	return slog.New(slog.NewTextHandler(c.err, &slog.HandlerOptions{Level: level})), nil
 }
 
 // localRun is one life of the embedded node.
@@ -294,8 +307,9 @@ type summary struct {
 	Done         int      `json:"done"`
 	Errors       []string `json:"errors,omitempty"`
 
-	ended map[string]int // by route: done or stopped with an error
-	note  string         // the last trouble of a partition that tries again
+	ended   map[string]int // by route: done or stopped with an error
+	stopped []api.Lease    // those with an error
+	note    string         // the last trouble of a partition that tries again
 }
 
 func summarize(runs []actors.Run, elapsed time.Duration) summary {
@@ -318,6 +332,7 @@ func summarize(runs []actors.Run, elapsed time.Duration) summary {
 			s.ended[st.Route]++
 		case st.State == lease.StateQuarantined:
 			s.Errors = append(s.Errors, trouble)
+			s.stopped = append(s.stopped, api.Lease{Route: st.Route, Partition: st.Partition, State: "stopped", Reason: st.Error})
 			s.ended[st.Route]++
 		case st.Error != "":
 			s.note = trouble
@@ -368,7 +383,7 @@ func (l *localRun) finish(s summary, complete bool) error {
 	}
 	if len(s.Errors) > 0 {
 		return &api.Error{
-			Message: fmt.Sprintf("%d of %d partitions stopped", len(s.Errors), s.Partitions), Code: api.CodeFailed, Details: s.Errors,
+			Message: fmt.Sprintf("%d of %d partitions stopped", len(s.Errors), s.Partitions), Code: api.CodeFailed, Details: s.stops(),
 		}
 	}
 	if !complete && !l.follow {
@@ -379,6 +394,13 @@ func (l *localRun) finish(s summary, complete bool) error {
 		return &api.Error{Message: msg, Code: api.CodeFailed, Hint: "the same command goes on where this one ended"}
 	}
 	return nil
+}
+
+// stops lists errors once each, with who has them.
+func (s summary) stops() []string {
+	var b bytes.Buffer
+	reasons(&b, s.stopped)
+	return strings.Split(strings.Trim(b.String(), "\n"), "\n")
 }
 
 // others lists what was not written, so that the counts add up (invariant 4).
