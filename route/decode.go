@@ -207,10 +207,11 @@ func (d *decoder) decodeRoute(name string, n *node) {
 
 	spec := keys.spec()
 	spec.Name, spec.Input, spec.Output = name, in, out
+	sides := []entry{*output}
 	if input != nil {
-		n.entries = append(n.entries, *input)
+		sides = []entry{*input, *output}
 	}
-	n.entries = append(n.entries, *output)
+	n.entries = append(sides, n.entries...)
 	spec.source = n
 	d.routes = append(d.routes, spec)
 	if len(d.errs) == before {

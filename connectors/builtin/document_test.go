@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/mqbridge/mqb/connectors/builtin"
@@ -41,5 +42,17 @@ func TestDefaultsOfAllTypesDecode(t *testing.T) {
 	for _, name := range r.MiddlewareNames() {
 		m, _ := r.Middleware(name)
 		route.SetDefaults(m.NewConfig())
+	}
+}
+
+// The example on the page runs as it stands.
+func TestExampleOfTheConfigurationPageDecodes(t *testing.T) {
+	_, rest, _ := strings.Cut(route.Document(builtin.Registry()), "```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("no example")
+	}
+	if _, err := route.Decode("example.yaml", []byte(example), builtin.Registry(), route.Options{}); err != nil {
+		t.Error(err)
 	}
 }
