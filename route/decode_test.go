@@ -463,7 +463,7 @@ func TestHostileFilesAreRefusedQuickly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			start := time.Now()
 			refuse(t, text)
-			if took := time.Since(start); took > 10*time.Second {
+			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})
