@@ -256,3 +256,39 @@ func TestDropDeletesARecordWithoutARun(t *testing.T) {
 		}
 	})
 }
+
+// Each key that Acquire read changes just before its transaction.
+func TestAcquireComparesEverythingItRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		key   string
+		value any
+		want  error // nil: it looks again and succeeds
+		epoch uint64
+	}{
+		"owner":      {keys.Owner("r", "p/0"), lease.Owner{Node: "b", Instance: "b1", Epoch: 7}, lease.ErrOwned, 0},
+		"counter":    {keys.Epoch("u", "p/0"), 41, nil, 42},
+		"assignment": {keys.Assignment("r", "p/0"), lease.Assignment{Node: "b"}, lease.ErrNotAssigned, 0},
+		"route":      {keys.Route("r"), lease.Route{UID: "u", Generation: 4}, lease.ErrNotAssigned, 0},
+		"node":       {keys.Node("a"), lease.Node{Name: "a", Instance: "a2"}, lease.ErrNotAssigned, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *memory.Store, a, _ *owner) {
+				r := assign(t, s, "a")
+				other, done := s.Client(), false
+				a.client.SetFault(func(call string) memory.Fault {
+					if call == "txn" && !done {
+						done = true
+						if _, err := other.Txn(t.Context(), nil, []lease.Op{lease.Put(c.key, lease.Encode(c.value))}); err != nil {
+							t.Error(err)
+						}
+					}
+					return memory.FaultNone
+				})
+				o, err := a.Acquire(t.Context(), r)
+				if !errors.Is(err, c.want) || o.Epoch != c.epoch {
+					t.Fatalf("%+v, %v", o, err)
+				}
+			})
+		})
+	}
+}
