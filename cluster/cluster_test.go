@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/mqbridge/mqb/cluster/plan"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/lease"
+	"github.com/mqbridge/mqb/lease/memory"
 )
 
 const soon = 20 * time.Second // of the bubble's time
@@ -146,7 +149,7 @@ func (w *world) key(kv lease.KV) plan.Key {
 
 func TestHandOffReleasesBeforeTheNextOwnerAcquires(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.drain = 100 * time.Millisecond
+		w.drain.Store(int64(100 * time.Millisecond))
 		w.three(30)
 		began := time.Now()
 		w.put(w.keys.Cordon("n2"), lease.Encode(lease.Cordon{Drain: true}))
@@ -422,7 +425,7 @@ func TestWedgedOwnerLosesItsPartitionOnlyAfterItsTime(t *testing.T) {
 
 func TestStoppedNodeHandsOverWithoutWaitingForItsLeaseOrItsSlowestPartition(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.drain = 50 * time.Millisecond
+		w.drain.Store(int64(50 * time.Millisecond))
 		w.inventory.set("slow", "s")
 		w.route("slow")
 		slow := plan.Key{Route: "slow", Partition: "s"}
@@ -520,5 +523,106 @@ func TestCutOffNodeComesBackWithNewEpochs(t *testing.T) {
 				last[e.key] = e.epoch
 			}
 		}
+	})
+}
+
+func TestLeaderThatLosesAndWinsItsSeatListsUnderItsNewTerm(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.inventory.set("r", "a")
+		w.route("r")
+		w.start("n1")
+		w.await(soon, spread(1, "n1"))
+		w.delete(w.keys.Scheduler())
+		w.await(soon, func(v view) error {
+			if v.leader.Term != 2 {
+				return fmt.Errorf("leader %+v", v.leader)
+			}
+			return nil
+		})
+		w.inventory.set("r", "a", "b")
+		w.await(soon, spread(2, "n1"))
+	})
+}
+
+func TestLostRepliesChangeNothingInTheEnd(t *testing.T) {
+	inBubble(t, func(w *world) {
+		dice := rand.New(rand.NewPCG(1, 2))
+		lossy := func(call string) memory.Fault {
+			switch n := dice.IntN(10); {
+			case call != "txn" || n > 4:
+				return memory.FaultNone
+			case n > 1:
+				return memory.FaultLoseReply
+			default:
+				return memory.FaultRefuse
+			}
+		}
+		w.inventory.set("r", numbered(40)...)
+		w.route("r")
+		var mu sync.Mutex // of dice
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name).client.SetFault(func(call string) memory.Fault {
+				mu.Lock()
+				defer mu.Unlock()
+				return lossy(call)
+			})
+		}
+		w.await(10*time.Minute, spread(40, "n1", "n2", "n3"))
+		terms := map[int64]string{}
+		for kv := range w.see.Snapshot().All(w.keys.Assignments()) {
+			a, _ := lease.Decode[lease.Assignment](kv.Value)
+			terms[a.Term] = kv.Key
+		}
+		if v := w.view(); v.leader.Node == "" || len(terms) == 0 {
+			t.Errorf("leader %+v, terms %v", v.leader, terms)
+		}
+		for _, m := range w.members {
+			m.client.SetFault(nil)
+		}
+	})
+}
+
+func TestStopWithoutACoordinatorEndsAtItsDeadline(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.three(6)
+		m := w.members["n2"]
+		delete(w.members, "n2")
+		m.client.SetAvailable(false)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := m.Stop(ctx); err == nil {
+			t.Error("stopped in order, without a coordinator")
+		}
+		if d := time.Since(began); d > 6*time.Second {
+			t.Errorf("took %v", d)
+		}
+		w.await(soon, spread(6, "n1", "n3"))
+	})
+}
+
+func TestSecondSignalEndsAnOrderlyStop(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.three(6)
+		w.drain.Store(int64(time.Hour))
+		m := w.members["n2"]
+		delete(w.members, "n2")
+		began := time.Now()
+		stopped := make(chan error, 1)
+		go func() { stopped <- m.Stop(context.Background()) }()
+		w.await(soon, func(v view) error {
+			if !v.nodes["n2"].Leaving {
+				return errors.New("not leaving")
+			}
+			return nil
+		})
+		m.cancel()
+		if err := <-stopped; err == nil {
+			t.Error("no error, though partitions were cut off")
+		}
+		if d := time.Since(began); d > 2*time.Second {
+			t.Errorf("took %v", d)
+		}
+		w.await(soon, spread(6, "n1", "n3"))
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,7 @@ type world struct {
 	journal   journal
 	members   map[string]*member
 	began     time.Time
-	drain     time.Duration              // how long a release takes
+	drain     atomic.Int64               // how long a release takes, as a time.Duration
 	slow      map[plan.Key]time.Duration // how long these take instead
 	options   func(*Config)
 }
@@ -520,7 +521,7 @@ func (o *obedient) hold(k plan.Key) {
 		case !wanted && hangs:
 		case !wanted:
 			o.set(k, lease.StateDraining, owned.Epoch)
-			drain := o.w.drain
+			drain := time.Duration(o.w.drain.Load())
 			if d, ok := o.w.slow[k]; ok {
 				drain = d
 			}
@@ -528,8 +529,9 @@ func (o *obedient) hold(k plan.Key) {
 			o.w.journal.add(event{node: o.cfg.Name, key: k, epoch: owned.Epoch})
 			if o.cfg.Owners.Release(o.ctx, *owned) == nil {
 				owned = nil
+				continue
 			}
-			continue
+			again.Reset(20 * time.Millisecond)
 		}
 		select {
 		case <-told:

@@ -286,7 +286,7 @@ func (n *Node) putNode(ctx context.Context, id lease.LeaseID) error {
 	if kv != nil {
 		rev = kv.ModRevision
 		if other, err := lease.Decode[lease.Node](kv.Value); err == nil && other.Instance != n.cfg.Instance {
-			return fmt.Errorf("register node %s: another process at %s has the name", n.cfg.Name, other.Address)
+			return fmt.Errorf("register node %s: another process at %s has the name (if it is dead, until its lease ends)", n.cfg.Name, other.Address)
 		}
 	}
 	n.mu.Lock()
@@ -327,11 +327,7 @@ func (n *Node) Stop(ctx context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(n.ctx, cancel)() // Run's end makes it a hard stop
 	var errs []error
-	// The scheduler, whoever it is, gives our partitions away while they drain.
-	if n.session.Gate() == nil {
-		errs = append(errs, n.putNode(ctx, n.session.Lease()))
-	}
-	errs = append(errs, n.scheduler.resign(ctx))
+	errs = append(errs, n.leave(ctx))
 	unsteer()
 	err := n.stopRunner(ctx, runner)
 	errs = append(errs, err)
@@ -341,6 +337,18 @@ func (n *Node) Stop(ctx context.Context) error {
 	n.cancel()
 	<-n.done
 	return errors.Join(errs...)
+}
+
+// leave tells the others that this node goes: the scheduler, whoever it is by
+// then, gives its partitions away while they drain. It only makes the hand-over
+// quicker, so it takes little of the time there is.
+func (n *Node) leave(ctx context.Context) error {
+	if n.session.Gate() != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return errors.Join(n.putNode(ctx, n.session.Lease()), n.scheduler.resign(ctx))
 }
 
 // Ready returns nil when the node takes part in the cluster, else what it waits for.

@@ -431,6 +431,10 @@ func (s *scheduler) publish(unplaced []plan.Unplaced) {
 	if slices.Equal(unplaced, s.unplaced) {
 		return
 	}
+	if len(unplaced) > 0 && len(unplaced) != len(s.unplaced) {
+		s.log.Warn("partitions that no node can hold", "count", len(unplaced),
+			"route", unplaced[0].Route, "partition", unplaced[0].Partition, "reason", unplaced[0].Reason)
+	}
 	s.unplaced = unplaced
 	close(s.changed)
 	s.changed = make(chan struct{})
