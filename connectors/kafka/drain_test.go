@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -66,45 +65,6 @@ func TestDrainWaitsForAnOpenTransactionThatBeganBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOrder(t, readToEnd(t, r), 0, 1)
-}
-
-func TestDrainEndsBehindATailThatCompactionEmptied(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for the log cleaner")
-	}
-	t.Parallel()
-	b := harness.StartKafka(t, harness.KafkaOptions{Properties: map[string]string{"log.cleaner.backoff.ms": "100"}})
-	topic := b.Topic(t, 1, "cleanup.policy", "compact", "segment.ms", "100", "min.cleanable.dirty.ratio", "0.001", "delete.retention.ms", "0", "min.compaction.lag.ms", "0", "max.compaction.lag.ms", "100")
-	put := func(key, value string) {
-		rec := &kgo.Record{Topic: topic, Key: []byte(key)}
-		if value != "" {
-			rec.Value = []byte(value)
-		}
-		b.Produce(t, rec)
-	}
-	for i := range 5 {
-		put("same", fmt.Sprint(i))
-	}
-	put("keep", "kept")
-	s := newTestSource(t, b, topic, drain)
-	// A new segment is rolled by an append; the cleaner leaves the active one alone.
-	harness.Eventually(t, 60*time.Second, func() error {
-		put("other", "o")
-		r, err := s.Open(t.Context(), s.testClaim(t, 0, message.Position{}))
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		g := readToEnd(t, r.(*reader))
-		if len(g.values) == 0 || g.values[0] != "4" {
-			return fmt.Errorf("not compacted yet: %v", g.values)
-		}
-		return nil
-	})
-	g := readToEnd(t, openAt(t, s, 0, message.Position{}))
-	if g.offsets[0] != 4 || g.values[0] != "4" {
-		t.Fatalf("first record %q at %d", g.values[0], g.offsets[0])
-	}
 }
 
 func TestDrainReadsEveryRecordThatWasThere(t *testing.T) {

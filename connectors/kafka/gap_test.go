@@ -1,8 +1,10 @@
 package kafka
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -96,5 +98,44 @@ func TestPositionBeyondTheEndIsAGap(t *testing.T) {
 	p.offset = 11
 	if _, err := s.Open(t.Context(), s.testClaim(t, 0, p.encode())); connectors.Classify(err) != connectors.ClassGap {
 		t.Fatalf("%v", err)
+	}
+}
+
+func TestPositionsCoverTheGapsOfCompaction(t *testing.T) {
+	t.Parallel()
+	b := harness.StartKafka(t, harness.KafkaOptions{Properties: map[string]string{"log.cleaner.backoff.ms": "100"}})
+	topic := b.Topic(t, 1, "cleanup.policy", "compact", "segment.ms", "100", "min.cleanable.dirty.ratio", "0.001", "delete.retention.ms", "0", "min.compaction.lag.ms", "0", "max.compaction.lag.ms", "100")
+	put := func(key, value string) {
+		t.Helper()
+		b.Produce(t, &kgo.Record{Topic: topic, Key: []byte(key), Value: []byte(value)})
+	}
+	for i := range 5 {
+		put("same", fmt.Sprint(i))
+	}
+	put("keep", "kept")
+	s := newTestSource(t, b, topic, drain)
+	// A new segment is rolled by an append; the cleaner leaves the active one alone.
+	harness.Eventually(t, 60*time.Second, func() error {
+		put("other", "o")
+		r, err := s.Open(t.Context(), s.testClaim(t, 0, message.Position{}))
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		g := readToEnd(t, r.(*reader))
+		if len(g.values) == 0 || g.values[0] != "4" {
+			return fmt.Errorf("not compacted yet: %v", g.values)
+		}
+		return nil
+	})
+	// Offsets 0 to 3 are gone, and more inside.
+	r := openAt(t, s, 0, message.Position{})
+	first := read(t, r)
+	defer first.Release()
+	if first.Msg(0).Ordinal != 4 || offset(t, first.From) != 0 || offset(t, first.PositionAfter(0)) != 5 {
+		t.Fatalf("batch from %s begins with offset %d", first.From.Sort, first.Msg(0).Ordinal)
+	}
+	if g := readToEnd(t, openAt(t, s, 0, first.PositionAfter(0))); g.offsets[0] != 5 || g.values[0] != "kept" {
+		t.Fatalf("behind the gap: %q at %d", g.values[0], g.offsets[0])
 	}
 }

@@ -59,7 +59,8 @@ func (r *reader) open(ctx context.Context) error {
 	}
 	if r.claim.Spec.ExitOnEmpty {
 		// The high watermark and not the last stable offset: a transaction whose
-		// marker is on its way belongs to what was there when the drain began.
+		// marker is on its way belongs to what was there when the drain began. One
+		// that its producer left open is waited for until the broker aborts it.
 		r.drain = log.end
 	}
 	r.topic, r.next, r.epoch = topic.id, from.offset, from.epoch

@@ -20,7 +20,7 @@ const (
 	// batchBytes is the arena of a batch; it may outgrow that by one record.
 	batchBytes = 256 << 10
 	// idleWait is how often a reader without records looks whether the brokers
-	// are still there, and whether its drain is over.
+	// are still there.
 	idleWait = 2 * fetchWait
 	// unreachableAfter is how long every request and connection may fail until a
 	// reader gives up and lets its partition decide. A leader that moves takes less.
@@ -97,20 +97,14 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 		if r.drain >= 0 && r.next >= r.drain {
 			return nil, connectors.ErrEndOfInput
 		}
-		idle, err := r.poll(ctx)
-		if err != nil {
+		if err := r.poll(ctx); err != nil {
 			return nil, err
-		}
-		if idle && r.drain >= 0 {
-			if b, err := r.probe(ctx); b != nil || err != nil {
-				return b, err
-			}
 		}
 	}
 }
 
-// poll waits for a fetch; idle when there was none for a while.
-func (r *reader) poll(ctx context.Context) (idle bool, err error) {
+// poll waits for a fetch, or for idleWait.
+func (r *reader) poll(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, idleWait)
 	defer cancel()
 	fetches := r.client.PollFetches(wait)
@@ -124,20 +118,18 @@ func (r *reader) poll(ctx context.Context) (idle bool, err error) {
 			}
 		}
 	}
-	if len(r.fetched) > 0 || r.failed != nil {
-		if r.failed != nil && errors.Is(r.failed, context.Cause(wait)) && len(r.fetched) == 0 {
-			r.failed = nil
-			if err := ctx.Err(); err != nil {
-				return false, err
-			}
-			if err := r.health.unreachable(unreachableAfter); err != nil {
-				return false, r.fail("fetch", connectors.Connection(err))
-			}
-			return true, nil
-		}
-		return false, nil
+	if r.failed == nil || wait.Err() == nil || !errors.Is(r.failed, wait.Err()) {
+		return nil
 	}
-	return true, nil
+	// That was no failure of a fetch but the end of the wait.
+	r.failed = nil
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := r.health.unreachable(unreachableAfter); err != nil {
+		return r.fail("fetch", connectors.Connection(err))
+	}
+	return nil
 }
 
 // resize keeps what a fetch unpacks to near unpackedBytes. Small changes are not
