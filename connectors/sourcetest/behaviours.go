@@ -348,33 +348,30 @@ func boundedMemory(r *rig) {
 	defer n.close()
 	var held []*message.Batch
 	bytes := 0
-	for {
+	hold := func(res readResult) {
+		r.Helper()
+		if res.err != nil {
+			r.Fatalf("read: %v", res.err)
+		}
+		n.check(res.b)
+		held = append(held, res.b)
+		if bytes += res.b.Bytes(); bytes > size+size/2 {
+			r.Fatalf("%d bytes in batches against a budget of %d (invariant 8)", bytes, size)
+		}
+	}
+	hold(n.await(n.background(r.Context()), "there are records and memory"))
+	for stalled := false; !stalled; {
 		c := n.background(r.Context())
 		select {
 		case res := <-c:
-			if res.err != nil {
-				r.Fatalf("read: %v", res.err)
-			}
-			n.check(res.b)
-			held = append(held, res.b)
-			bytes += res.b.Bytes()
-			if bytes > size+size/2 {
-				r.Fatalf("%d bytes in batches against a budget of %d (invariant 8)", bytes, size)
-			}
-			continue
+			hold(res)
 		case <-time.After(r.h.Blocked):
+			stalled = true
+			bytes -= held[0].Bytes()
+			held[0].Release()
+			held = held[1:]
+			hold(n.await(c, "memory came back"))
 		}
-		if len(held) == 0 {
-			r.Fatal("Read never returned a batch")
-		}
-		held[0].Release()
-		res := n.await(c, "memory came back")
-		if res.err != nil {
-			r.Fatalf("read after a release: %v", res.err)
-		}
-		n.check(res.b)
-		held = append(held[1:], res.b)
-		break
 	}
 	for _, b := range held {
 		b.Release()
