@@ -33,6 +33,7 @@ func (w *writer) refused(ctx context.Context, t *txn, swap connectors.Swap, op s
 // with one before it in the same transaction is seen: log n statements a bad row.
 // deferred: the error came with COMMIT, from a constraint that was checked then.
 func (w *writer) bisect(ctx context.Context, t *txn, deferred bool) (bad []connectors.RowError, err error) {
+	w.singles = max(w.singles, 1) // what is looked for is a row, not a repeated key
 	begin := "BEGIN"
 	if deferred {
 		begin = "BEGIN; SET CONSTRAINTS ALL IMMEDIATE"

@@ -126,14 +126,11 @@ func TestFrozenOwnerIsEndedByItsSuccessorAndWritesNothingWhenItWakes(t *testing.
 				}
 				return err
 			})
-			began := time.Now()
 			next := start(t, sqlx.Config{URL: url, InsertQuery: keyed, BulkCopy: true}, 2)
-			// The same rows: they would wait for the frozen owner's transaction.
+			// The same rows: they would wait for the frozen owner's transaction, and
+			// fail after the writer's lock time-out.
 			if err := next.commit(t.Context(), batchOf(500, ids(0))); err != nil {
 				t.Fatalf("the successor: %v", err)
-			}
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("the successor took %v", took)
 			}
 			old.Thaw()
 			<-old.Done()

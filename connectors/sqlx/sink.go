@@ -22,6 +22,8 @@ import (
 const (
 	lockTimeout      = 10 * time.Second
 	statementTimeout = 2 * time.Minute
+	// silentTimeout frees the rows of a writer that froze while nobody took over.
+	silentTimeout = time.Minute
 )
 
 // sink is a connectors.TxSink.
@@ -43,7 +45,7 @@ func newSink(config any, spec *route.Spec, _ connectors.Env) (connectors.Sink, e
 	}
 	d, err := dial.Parse(cfg.URL, dial.Options{
 		ApplicationName: "mqb " + spec.Name, ConnectTimeout: cfg.AcquireTimeout,
-		LockTimeout: lockTimeout, StatementTimeout: statementTimeout,
+		LockTimeout: lockTimeout, StatementTimeout: statementTimeout, IdleInTransaction: silentTimeout,
 	})
 	if err != nil {
 		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", spec.Name, err), "")

@@ -57,7 +57,7 @@ var ways = map[string]struct {
 		sqlx.Config{InsertQuery: "INSERT INTO t (id, text) VALUES (${payload:id}, lower(upper(${payload:text}::text)))"},
 		`SELECT format('{"id":%s,"text":"%s"}', id, text) FROM t ORDER BY n`,
 	},
-	"insert, one row a statement": {
+	"upsert": {
 		"CREATE TABLE t (n serial, id int PRIMARY KEY CHECK (id <> 666), text text)",
 		sqlx.Config{InsertQuery: "INSERT INTO t (id, text) VALUES (${payload:id}, ${payload:text}) ON CONFLICT (id) DO UPDATE SET text = excluded.text"},
 		`SELECT format('{"id":%s,"text":"%s"}', id, text) FROM t ORDER BY n`,
@@ -72,10 +72,10 @@ var ways = map[string]struct {
 func TestSink(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
+			url := harness.Postgres(t).NewDatabase(t)
+			way.cfg.URL = url
 			sinktest.Run(t, sinktest.Harness{New: func(t *testing.T) *sinktest.Subject {
-				url := harness.Postgres(t).NewDatabase(t)
-				harness.PostgresExec(t, url, way.table)
-				way.cfg.URL = url
+				harness.PostgresExec(t, url, "DROP TABLE IF EXISTS t, "+ckpt.DefaultTable+"; "+way.table)
 				return &sinktest.Subject{
 					Open: func(t *testing.T) connectors.Sink { return newSink(t, way.cfg) },
 					Rows: func(t *testing.T) [][]byte {

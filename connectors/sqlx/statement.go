@@ -22,6 +22,8 @@ type statement struct {
 	// is head + group + tail. params are the places of the parameters in group.
 	head, group, tail string
 	params            [][2]int
+	// once: the server refuses such a statement when a key comes twice in it (DO UPDATE).
+	once bool
 	// copyTo is "t (a, b)" when the values are the tokens themselves and nothing
 	// follows them, so that COPY writes the same rows; copyColumns is "a, b",
 	// or "*" if the query names none.
@@ -108,11 +110,12 @@ func (s *statement) findValues(words []word) {
 		s.setCopy(words[2 : open-1])
 	}
 	for i, w := range words[end+1:] {
-		// A second row of values; parameters behind them; DO UPDATE, which refuses
-		// a key that comes twice in one statement.
-		if i == 0 && w.text == "," || w.kind == wordParam || w.is("UPDATE") {
+		// A second row of values; parameters behind them; a query, which would not
+		// see the rows before it.
+		if i == 0 && w.text == "," || w.kind == wordParam || w.is("SELECT") {
 			return
 		}
+		s.once = s.once || w.is("UPDATE")
 	}
 	s.head, s.group, s.tail = s.sql[:words[open].from], s.sql[words[open].from:words[end].to], s.sql[words[end].to:]
 	s.params = params

@@ -23,9 +23,12 @@ func TestStatementForms(t *testing.T) {
 		"INSERT INTO t (a, b) VALUES (${payload:a}, ')')": {
 			"INSERT INTO t (a, b) VALUES ($1, ')')", "", "INSERT INTO t (a, b) VALUES ($1, ')'),($2, ')')",
 		},
-		// Once a row: a repeated key in one statement is an error of the server.
 		"INSERT INTO t (a) VALUES (${payload:a}) ON CONFLICT (a) DO UPDATE SET a = excluded.a": {
-			"INSERT INTO t (a) VALUES ($1) ON CONFLICT (a) DO UPDATE SET a = excluded.a", "", "",
+			"INSERT INTO t (a) VALUES ($1) ON CONFLICT (a) DO UPDATE SET a = excluded.a", "",
+			"INSERT INTO t (a) VALUES ($1),($2) ON CONFLICT (a) DO UPDATE SET a = excluded.a",
+		},
+		"INSERT INTO t (a) VALUES (${payload:a}) ON CONFLICT (a) DO UPDATE SET a = (SELECT max(a) FROM t)": {
+			"INSERT INTO t (a) VALUES ($1) ON CONFLICT (a) DO UPDATE SET a = (SELECT max(a) FROM t)", "", "",
 		},
 		"INSERT INTO t (a) VALUES ((SELECT max(a) FROM t) + ${payload:a})": {
 			"INSERT INTO t (a) VALUES ((SELECT max(a) FROM t) + $1)", "", "",

@@ -64,8 +64,8 @@ func TestEveryWayWritesTheSameTypedRows(t *testing.T) {
 	}
 }
 
-// A statement with DO UPDATE runs once a row, in order: a key that comes again in
-// the same transaction updates what its predecessor wrote.
+// A key that comes again, in the same statement or only in the same transaction,
+// updates what its predecessor wrote.
 func TestRepeatedKeyInOneTransactionIsUpsertedInOrder(t *testing.T) {
 	t.Parallel()
 	url := harness.Postgres(t).NewDatabase(t)
@@ -76,6 +76,12 @@ func TestRepeatedKeyInOneTransactionIsUpsertedInOrder(t *testing.T) {
 	}
 	if n := harness.PostgresValue[int](t, url, "SELECT count(*) FROM t WHERE seen = 3 AND last = (id + 2000)::text"); n != 1000 {
 		t.Errorf("%d of 1000 keys are right", n)
+	}
+	if err := r.commit(t.Context(), batchOf(3000, func(i int) string { return fmt.Sprintf(`{"id":%d,"v":"%d"}`, i/3, i) })); err != nil {
+		t.Fatalf("three times in a row: %v", err)
+	}
+	if n := harness.PostgresValue[int](t, url, "SELECT count(*) FROM t WHERE seen = 6 AND last = (3 * id + 2)::text"); n != 1000 {
+		t.Errorf("%d of 1000 keys are right after three times in a row", n)
 	}
 }
 

@@ -41,6 +41,7 @@ type writer struct {
 	rowsPrepared map[int]bool // statements for n rows; with busy
 	values       [][]byte     // scratch; with busy
 	widest       []int16      // formats for the widest statement; with busy
+	singles      int          // transactions yet to be written row by row; with busy
 
 	mu   sync.Mutex
 	free []*txn
@@ -120,7 +121,7 @@ func (w *writer) commit(ctx context.Context, t *txn, swap connectors.Swap) error
 	if err != nil {
 		return w.failed(opCommit, err)
 	}
-	if err := w.sendRows(ctx, t, 0, t.Rows(), "BEGIN"); err != nil {
+	if err := w.writeRows(ctx, t); err != nil {
 		return w.refused(ctx, t, swap, opRows, err)
 	}
 	hook.At("tx.rows-sent")
@@ -208,6 +209,26 @@ func (w *writer) failed(op string, err error) error {
 	return w.sink.classed(op+" of partition "+w.claim.Partition.ID, err)
 }
 
+// singlesAfterRepeat is how many transactions are written row by row after one in
+// which a key came twice within a statement: such keys tend to come again.
+const singlesAfterRepeat = 64
+
+// writeRows begins the transaction and writes its rows. A statement of several
+// rows that must not meet a key twice is a try: if it does, the rows are written
+// one by one, so that the later one updates the earlier.
+func (w *writer) writeRows(ctx context.Context, t *txn) error {
+	w.singles = max(0, w.singles-1)
+	err := w.sendRows(ctx, t, 0, t.Rows(), "BEGIN")
+	if !w.stmt.once || w.singles > 0 || dial.Code(err) != dial.CodeCardinality {
+		return err
+	}
+	if err := w.rollback(ctx); err != nil {
+		return err
+	}
+	w.singles = singlesAfterRepeat
+	return w.sendRows(ctx, t, 0, t.Rows(), "BEGIN")
+}
+
 // sendRows writes rows [i, j) of t, in the same flight behind the statement
 // first (BEGIN, SAVEPOINT).
 func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) error {
@@ -261,6 +282,9 @@ const flushBytes = 256 << 10
 // rowsFor is how many rows the next statement holds: full ones, then an eighth of
 // that, then single rows, so that few statements have to be prepared.
 func (w *writer) rowsFor(left int) int {
+	if w.stmt.once && w.singles > 0 {
+		return 1
+	}
 	for n := w.stmt.rows(); n > 1; n /= 8 {
 		if n <= left {
 			return n

@@ -34,6 +34,8 @@ const (
 	CodeLockTimeout = "55P03"
 	// CodeDivisionByZero is what a fence of no rows answers.
 	CodeDivisionByZero = "22012"
+	// CodeCardinality: a key came twice in an INSERT … ON CONFLICT DO UPDATE.
+	CodeCardinality = "21000"
 	// CodeUndefinedTable: no such table.
 	CodeUndefinedTable = "42P01"
 )

@@ -32,6 +32,9 @@ type Options struct {
 	// LockTimeout and StatementTimeout are the server's settings for the session;
 	// 0 is none.
 	LockTimeout, StatementTimeout time.Duration
+	// IdleInTransaction ends a session that is silent inside a transaction for so
+	// long; 0 is never.
+	IdleInTransaction time.Duration
 	// Pool settings; 0 leaves pgxpool's own.
 	MaxConns, MinConns       int32
 	MaxIdle, MaxConnLifetime time.Duration
@@ -80,6 +83,7 @@ func Parse(rawURL string, opt Options) (*Config, error) {
 	c.RuntimeParams["client_encoding"] = "UTF8"
 	set("lock_timeout", milliseconds(opt.LockTimeout))
 	set("statement_timeout", milliseconds(opt.StatementTimeout))
+	set("idle_in_transaction_session_timeout", milliseconds(opt.IdleInTransaction))
 	// The server notices a machine that went away; a frozen process on a living
 	// machine it does not, which is what EndSession is for.
 	set("tcp_keepalives_idle", "10")

@@ -100,7 +100,7 @@ func TestEndSessionSparesAReusedProcessID(t *testing.T) {
 func TestClassesOfRealErrors(t *testing.T) {
 	t.Parallel()
 	url := harness.Postgres(t).NewDatabase(t)
-	conn := connect(t, url, postgres.Options{StatementTimeout: 20 * time.Millisecond})
+	conn := connect(t, url, postgres.Options{})
 	if _, err := conn.Exec(t.Context(), "CREATE TABLE t (a int PRIMARY KEY, b text NOT NULL)"); err != nil {
 		t.Fatal(err)
 	}
@@ -109,11 +109,11 @@ func TestClassesOfRealErrors(t *testing.T) {
 		"INSERT INTO t VALUES (1, NULL)": postgres.ClassData,
 		"SELECT * FROM missing":          postgres.ClassPermanent,
 		"SELEC 1":                        postgres.ClassPermanent,
-		"SELECT pg_sleep(10)":            postgres.ClassOther,
-		"DO $$BEGIN RAISE 'no'; END$$":   postgres.ClassData,
+		"SET LOCAL statement_timeout = 20; SELECT pg_sleep(10)":  postgres.ClassOther,
+		"DO $$BEGIN RAISE 'no'; END$$":                           postgres.ClassData,
 		"INSERT INTO t SELECT 1, repeat('\x01', 3) FROM missing": postgres.ClassPermanent,
 	} {
-		_, err := conn.Exec(t.Context(), sql)
+		_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 		if got := postgres.Classify(err); got != want {
 			t.Errorf("%s: class %d, want %d (%v)", sql, got, want, err)
 		}
