@@ -314,30 +314,62 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
-// TestConcurrentAppliesLoseNoGeneration breaks when a write is not compared with
-// what it was decided on.
-func TestConcurrentAppliesLoseNoGeneration(t *testing.T) {
+// overtaken lets somebody else write before the first transaction of its user.
+type overtaken struct {
+	lease.Coordinator
+	by func()
+}
+
+func (o *overtaken) Txn(ctx context.Context, compares []lease.Compare, ops []lease.Op) (lease.Result, error) {
+	if by := o.by; by != nil {
+		o.by = nil
+		by()
+	}
+	return o.Coordinator.Txn(ctx, compares, ops)
+}
+
+// TestApplyOvertakenByAnotherLosesNoGeneration: a write that is not compared
+// with what it was decided on would give one generation to two specs.
+func TestApplyOvertakenByAnotherLosesNoGeneration(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.apply(t, spec(plainA, plainB), ApplyOptions{})
-	const n = 4
-	errs := make(chan error, n)
-	for i := range n {
-		go func() {
-			res, err := f.Apply(context.Background(), []byte(spec(plainA, plainB, fmt.Sprintf("batch_size: %d", i+10))), ApplyOptions{})
-			if err == nil {
-				err = res[0].Err
-			}
-			errs <- err
-		}()
+	o := &overtaken{Coordinator: f.c, by: func() { f.apply(t, spec(plainA, plainB, "batch_size: 10"), ApplyOptions{}) }}
+	cfg := f.cfg
+	cfg.Coordinator = o
+	res, err := New(cfg).Apply(t.Context(), []byte(spec(plainA, plainB, "batch_size: 11")), ApplyOptions{})
+	if err != nil || res[0].Err != nil || res[0].Generation != 3 {
+		t.Fatalf("%+v %v", res, err)
 	}
-	for range n {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+	if r := f.route(t, "r"); r.Generation != 3 || !strings.Contains(r.Spec, "11") {
+		t.Errorf("route %+v", r)
 	}
-	if g := f.route(t, "r").Generation; g != n+1 {
-		t.Errorf("generation %d, want %d", g, n+1)
+}
+
+func TestCreationOvertakenByAnotherMakesOneRoute(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	o := &overtaken{Coordinator: f.c, by: func() { f.apply(t, spec(plainA, plainB), ApplyOptions{}) }}
+	cfg := f.cfg
+	cfg.Coordinator = o
+	res, err := New(cfg).Apply(t.Context(), []byte(spec(plainA, plainB)), ApplyOptions{})
+	if err != nil || res[0].Outcome != Unchanged {
+		t.Errorf("%+v %v", res, err)
+	}
+}
+
+func TestDeleteOvertakenByAnApplyDeletesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.apply(t, spec(plainA, plainB), ApplyOptions{})
+	o := &overtaken{Coordinator: f.c, by: func() { f.apply(t, spec(plainA, plainB, "batch_size: 10"), ApplyOptions{}) }}
+	cfg := f.cfg
+	cfg.Coordinator = o
+	if err := New(cfg).Delete(t.Context(), "r"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Get(t.Context(), "r"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -147,8 +147,9 @@ func TestOlderSpecsStayWhileARecordNamesThem(t *testing.T) {
 	if len(r.Older) != 2 || r.Older[1] != first {
 		t.Fatalf("older %v", r.Older)
 	}
-	// A run of generation 3 claims the record with an intent of generation 1.
+	// The record is claimed under generation 3, with a part that 1 promised.
 	next := held
+	next.Generation = 3
 	next.Intents = []checkpoint.Intent{{Name: "part", Generation: 1}}
 	held, err := checkpoint.Commit(t.Context(), f.store, f.key(r.UID, "p0"), held, next)
 	if err != nil {

@@ -240,8 +240,6 @@ func TestResetAsksAndReports(t *testing.T) {
 	}
 }
 
-// TestWatchPrintsChangesUntilInterrupted also breaks when a watch repeats what
-// did not change.
 func TestWatchPrintsChangesUntilInterrupted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
