@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -78,24 +77,17 @@ func (e *election) campaign(ctx context.Context, s lease.Snapshot) error {
 			lease.PutLeased(e.keys.Scheduler(), lease.Encode(lease.Leader{Node: e.node, Term: term}), id),
 			lease.Put(e.keys.SchedulerTerm(), strconv.AppendInt(nil, term, 10)),
 		})
-	switch {
-	case err == nil && res.Succeeded:
-		e.won(term, res.Revision)
-	case errors.Is(err, lease.ErrUnavailable):
-		// It may have been written: a leader that does not know that it leads
-		// would leave the cluster without one until its lease ends.
-		kv, _, readErr := e.coordinator.Get(ctx, e.keys.Scheduler())
-		if readErr != nil {
-			return err
-		}
-		if kv != nil && kv.Lease == id {
-			e.won(term, kv.ModRevision)
-		}
+	if err != nil {
+		return err // if it was written all the same, reclaim finds it
 	}
-	return err
+	if res.Succeeded {
+		e.won(term, res.Revision)
+	}
+	return nil
 }
 
-// reclaim takes up leadership that a campaign with a lost reply left behind.
+// reclaim takes up leadership that a campaign with a lost reply left behind: a
+// leader that does not know that it leads would leave the cluster without one.
 func (e *election) reclaim(s lease.Snapshot) {
 	kv, ok := s.Get(e.keys.Scheduler())
 	if !ok || e.leads() || e.session.Gate() != nil || kv.Lease != e.session.Lease() {

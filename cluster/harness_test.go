@@ -42,7 +42,7 @@ type world struct {
 	began     time.Time
 	drain     atomic.Int64               // how long a release takes, as a time.Duration
 	slow      map[plan.Key]time.Duration // how long these take instead
-	options   func(*Config)
+	loses     func(ops []lease.Op) bool
 }
 
 // member is one started node.
@@ -83,7 +83,7 @@ func runWorld(t testing.TB, f func(w *world)) {
 // start starts a node and does not wait for it.
 func (w *world) start(name string) *member {
 	w.t.Helper()
-	m := &member{client: &frozenClient{Client: w.store.Client()}, done: make(chan struct{})}
+	m := &member{client: &frozenClient{Client: w.store.Client(), loses: w.loses}, done: make(chan struct{})}
 	cfg := Config{
 		Name: name, Cluster: "c", Address: name + ":7070", Version: "test",
 		Coordinator: m.client, Registry: w.inventory.registry(),
@@ -96,9 +96,6 @@ func (w *world) start(name string) *member {
 	}
 	if os.Getenv("MQB_TEST_LOG") != "" {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", name)
-	}
-	if w.options != nil {
-		w.options(&cfg)
 	}
 	var err error
 	if m.Node, err = NewNode(cfg); err != nil {
@@ -271,6 +268,7 @@ type frozenClient struct {
 	before func(ops []lease.Op) bool // asks to freeze right before this transaction
 	frozen chan struct{}             // closed by thaw
 	stuck  chan struct{}             // closed when frozen
+	loses  func(ops []lease.Op) bool // of which transactions the reply is lost; set before Run
 }
 
 // freezeBefore arms a freeze; the result is closed when it has happened.
@@ -307,7 +305,11 @@ func (c *frozenClient) pass(ops []lease.Op) {
 func (c *frozenClient) Txn(_ context.Context, compares []lease.Compare, ops []lease.Op) (lease.Result, error) {
 	c.pass(ops)
 	// A frozen process's packet arrives whatever its contexts say by then.
-	return c.Client.Txn(context.Background(), compares, ops)
+	res, err := c.Client.Txn(context.Background(), compares, ops)
+	if c.loses != nil && c.loses(ops) {
+		return lease.Result{}, lease.ErrUnavailable
+	}
+	return res, err
 }
 
 func (c *frozenClient) KeepAlive(ctx context.Context, id lease.LeaseID) (time.Duration, error) {
