@@ -4,7 +4,6 @@ package sqlx
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -68,12 +67,12 @@ func (c *Config) Validate(side route.Side) []error {
 	switch scheme, _, _ := strings.Cut(c.URL, ":"); scheme {
 	case "postgres", "postgresql":
 		if _, err := dial.Parse(c.URL, dial.Options{}); err != nil {
-			errs = append(errs, fmt.Errorf("url: %w", err))
+			errs = append(errs, &route.ConfigError{Field: "url", Msg: err.Error()})
 		}
 	case "mysql", "mariadb", "sqlite":
-		errs = append(errs, fmt.Errorf("url: %s is not supported yet, only postgres is", scheme))
+		errs = append(errs, &route.ConfigError{Field: "url", Msg: scheme + " is not supported yet", Hint: "only postgres is"})
 	default:
-		errs = append(errs, errors.New("url: must begin with postgres://"))
+		errs = append(errs, &route.ConfigError{Field: "url", Msg: "must begin with postgres://"})
 	}
 	if err := c.prepare(); err != nil {
 		errs = append(errs, err)
@@ -81,21 +80,24 @@ func (c *Config) Validate(side route.Side) []error {
 	return errs
 }
 
-// prepare parses what is to be written.
+// prepare parses what is to be written. Its errors are *route.ConfigError.
 func (c *Config) prepare() error {
 	if c.InsertQuery == "" {
 		if c.Table == "" {
-			return errors.New("table or insert_query is needed")
+			return &route.ConfigError{Field: "table", Msg: "is needed where there is no insert_query"}
 		}
 		c.stmt = wholePayload(c.Table)
 		return nil
 	}
 	s, err := parseStatement(c.InsertQuery)
 	if err != nil {
-		return fmt.Errorf("insert_query: %w", err)
+		return &route.ConfigError{Field: "insert_query", Msg: err.Error()}
 	}
 	if c.BulkCopy && s.copyTo == "" {
-		return errors.New("bulk_copy needs an insert_query of the form INSERT INTO t (a, b) VALUES (${payload:a}, ${payload:b}): only tokens as values, nothing behind them")
+		return &route.ConfigError{
+			Field: "bulk_copy", Msg: "needs an insert_query with only tokens as values and nothing behind them",
+			Hint: "INSERT INTO t (a, b) VALUES (${payload:a}, ${payload:b})",
+		}
 	}
 	c.stmt = s
 	return nil

@@ -270,3 +270,30 @@ func (p *proxy) serve(client net.Conn, server string) {
 		}
 	}
 }
+
+// The version in the UPDATE is what stops a zombie whose session nobody ended;
+// the build without the fence shows that nothing else does.
+func TestFenceAloneStopsAZombieWhoseSessionLives(t *testing.T) {
+	t.Parallel()
+	url := harness.Postgres(t).NewDatabase(t)
+	harness.PostgresExec(t, url, "CREATE TABLE t (id int)")
+	cfg := sqlx.Config{URL: url, InsertQuery: keyed, BulkCopy: true}
+	zombie := start(t, cfg, 1)
+	nameless := zombie.held
+	nameless.Session = ""
+	var err error
+	if zombie.held, err = checkpoint.Commit(t.Context(), zombie.store, recordKey, zombie.held, nameless); err != nil {
+		t.Fatal(err)
+	}
+	if err := start(t, cfg, 2).commit(t.Context(), batchOf(10, ids(0))); err != nil {
+		t.Fatal(err)
+	}
+	err = zombie.commit(t.Context(), batchOf(10, ids(0)))
+	n := harness.PostgresValue[int](t, url, "SELECT count(*) FROM t")
+	if checkpoint.Fenced && (!errors.Is(err, checkpoint.ErrFenced) || n != 10) {
+		t.Errorf("%d rows, want 10; the zombie got %v", n, err)
+	}
+	if !checkpoint.Fenced && (err != nil || n != 20) {
+		t.Errorf("without a fence the zombie writes all again: %d rows, %v", n, err)
+	}
+}

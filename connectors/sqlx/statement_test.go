@@ -62,14 +62,14 @@ func TestValidateSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	const good = "INSERT INTO t (a) VALUES (${payload:a})"
 	for want, cfg := range map[string]Config{
-		"mysql is not supported yet":      {URL: "mysql://h/db", Table: "t"},
-		"must begin with postgres://":     {URL: "oracle://h/db", Table: "t"},
-		"table or insert_query is needed": {URL: "postgres://h/db"},
-		"no token":                        {URL: "postgres://h/db", InsertQuery: "INSERT INTO t DEFAULT VALUES"},
-		"inside quotes":                   {URL: "postgres://h/db", InsertQuery: "INSERT INTO t (a, b) VALUES ('${payload:a}', ${payload:b})"},
-		"one statement only":              {URL: "postgres://h/db", InsertQuery: good + "; DROP TABLE t"},
-		"bulk_copy needs":                 {URL: "postgres://h/db", InsertQuery: good + " ON CONFLICT DO NOTHING", BulkCopy: true},
-		"postgres://u:xxxxx@h":            {URL: "postgres://u:secret@h/db?sslmode=sure", Table: "t"},
+		"mysql is not supported yet":  {URL: "mysql://h/db", Table: "t"},
+		"must begin with postgres://": {URL: "oracle://h/db", Table: "t"},
+		"table: is needed":            {URL: "postgres://h/db"},
+		"no token":                    {URL: "postgres://h/db", InsertQuery: "INSERT INTO t DEFAULT VALUES"},
+		"inside quotes":               {URL: "postgres://h/db", InsertQuery: "INSERT INTO t (a, b) VALUES ('${payload:a}', ${payload:b})"},
+		"one statement only":          {URL: "postgres://h/db", InsertQuery: good + "; DROP TABLE t"},
+		"bulk_copy: needs":            {URL: "postgres://h/db", InsertQuery: good + " ON CONFLICT DO NOTHING", BulkCopy: true},
+		"postgres://u:xxxxx@h":        {URL: "postgres://u:secret@h/db?sslmode=sure", Table: "t"},
 	} {
 		errs := cfg.Validate(route.Output)
 		if len(errs) != 1 || !strings.Contains(errs[0].Error(), want) || strings.Contains(errs[0].Error(), "secret") {
