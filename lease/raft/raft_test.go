@@ -117,6 +117,7 @@ func TestALeaderCutOffAnswersNothing(t *testing.T) {
 			t.Errorf("%s took %v with a deadline of 400 ms", name, took)
 		}
 	}
+	until(t, "a successor", func() bool { name, _ := rest[0].Leader(); return name != "" && name != old.o.Node })
 	put(t, rest[0], "/x", "2")
 	old.setCut(false)
 	if v := get(t, old, "/x"); v != "2" {
