@@ -162,6 +162,26 @@ func TestTables(t *testing.T) {
 	golden(t, "apply.txt", b.String())
 }
 
+func TestSizesAndAges(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 119407424: "113.9 MiB", 1 << 50: "1024.0 TiB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %s", n, got)
+		}
+	}
+	now := time.Now()
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 1500 * time.Millisecond: "1s", 61 * time.Minute: "1h1m", 50 * time.Hour: "2d2h",
+	} {
+		if got := age(now.Add(-d), now); got != want {
+			t.Errorf("age of %s = %s", d, got)
+		}
+	}
+	if got := age(time.Time{}, now); got != "" {
+		t.Errorf("age of nothing = %s", got)
+	}
+}
+
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

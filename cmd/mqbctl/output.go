@@ -105,6 +105,18 @@ func number(n int64) string {
 	return fmt.Sprint(n)
 }
 
+// size writes bytes with three digits or so.
+func size(n int64) string {
+	v, unit := float64(n), 0
+	for v >= 1024 && unit < 4 {
+		v, unit = v/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %ciB", v, "KMGT"[unit-1])
+}
+
 // watchInterval is how often a watch asks. Asking again and again survives the
 // death of leaders and nodes without any state in the server.
 const watchInterval = time.Second

@@ -363,7 +363,7 @@ func (s summary) complete(expected map[string]int) bool {
 }
 
 func (s summary) line() string {
-	line := fmt.Sprintf("%d records, %s, %.0f/s, %d of %d partitions done", s.Records, route.Bytes(s.Bytes), s.Rate, s.Done, s.Partitions)
+	line := fmt.Sprintf("%d records, %s, %.0f/s, %d of %d partitions done", s.Records, size(s.Bytes), s.Rate, s.Done, s.Partitions)
 	if trouble := append(slices.Clone(s.Errors), s.note); trouble[0] != "" {
 		line += "; " + clean(trouble[0])
 	}
@@ -373,7 +373,7 @@ func (s summary) line() string {
 // finish prints the summary and turns stopped partitions into the exit code.
 func (l *localRun) finish(s summary, complete bool) error {
 	err := l.print(s, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records, %s in %.2f s: %.0f records/s\n", s.Records, route.Bytes(s.Bytes), s.Seconds, s.Rate)
+		fmt.Fprintf(w, "%d records, %s in %.2f s: %.0f records/s\n", s.Records, size(s.Bytes), s.Seconds, s.Rate)
 		if extra := s.others(); extra != "" {
 			fmt.Fprintf(w, "of %d read: %s\n", s.Read, extra)
 		}
