@@ -344,7 +344,7 @@ func (c *lineCount) at(r *reader, offset int64) (int64, error) {
 	if offset < c.offset {
 		*c = lineCount{}
 	}
-	buf := make([]byte, blockBytes)
+	buf := make([]byte, max(0, min(blockBytes, offset-c.offset)))
 	for c.offset < offset {
 		n, err := r.readAt(buf[:min(int64(len(buf)), offset-c.offset)], c.offset)
 		if err != nil {
