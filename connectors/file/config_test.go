@@ -1,0 +1,113 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+)
+
+func TestPartitionsOfAPattern(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, f := range []string{"a.csv", "2026/01/b.csv", "2026/c.csv", "2026/.hidden.csv", "2026/_mqb-manifest.csv", "d.txt"} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755))
+		write(t, filepath.Join(dir, f), "x\n1\n")
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "dir.csv"), 0o755))
+	list := func(path string, shared bool) (ids, names []string) {
+		s, err := newSource(&Config{Path: path, Format: "csv", CSV: CSVConfig{Header: true}}, &route.Spec{SharedStorage: shared}, connectors.Env{Node: "n1"})
+		must(t, err)
+		ps, err := s.Partitions(t.Context())
+		must(t, err)
+		must(t, s.Check(t.Context()))
+		for _, p := range ps {
+			if (p.Node == "n1") == shared {
+				t.Errorf("%s: node %q", p.ID, p.Node)
+			}
+			ids, names = append(ids, p.ID), append(names, p.PartSource)
+		}
+		slices.Sort(ids)
+		return ids, names
+	}
+	if got, _ := list(dir+"/**/*.csv", true); !slices.Equal(got, []string{"2026/01/b.csv", "2026/c.csv", "a.csv"}) {
+		t.Errorf("shared: %q", got)
+	}
+	if got, _ := list(dir+"/*.csv", false); !slices.Equal(got, []string{"n1/a.csv"}) {
+		t.Errorf("node: %q", got)
+	}
+	got, names := list(dir+"/a.csv", true)
+	if !slices.Equal(got, []string{"a.csv"}) || !strings.HasPrefix(names[0], "file-a.csv-") || len(names[0]) != len("file-a.csv-")+16 {
+		t.Errorf("plain: %q %q", got, names)
+	}
+	if got, _ := list(dir+"/nothing*.csv", true); len(got) != 0 {
+		t.Errorf("no match: %q", got)
+	}
+	s, err := newSource(&Config{Path: dir + "/missing.csv", Format: "csv"}, &route.Spec{}, connectors.Env{})
+	must(t, err)
+	if _, err := s.Partitions(t.Context()); err == nil || !strings.Contains(err.Error(), "missing.csv") || connectors.Classify(err) != connectors.ClassRetryable {
+		t.Errorf("missing file: %v", err)
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		side route.Side
+		cfg  Config
+		want string
+	}{
+		{route.Input, Config{Format: "json"}, "path: is required"},
+		{route.Input, Config{Path: "x", Format: "jsonl"}, `unknown format "jsonl"`},
+		{route.Input, Config{Path: "x", Mode: "subscribe"}, "not supported yet"},
+		{route.Input, Config{Path: "x", Delimiter: "ab"}, "one ASCII byte"},
+		{route.Input, Config{Path: "x", Format: "csv"}, "csv.columns: is required"},
+		{route.Input, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, Separator: "::"}}, "csv.separator: must be one ASCII byte"},
+		{route.Input, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, Separator: "\""}}, "csv.separator"},
+		{route.Input, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, OnMismatch: "drop"}}, "csv.on_mismatch"},
+		{route.Output, Config{Path: "x", Format: "json"}, "not supported yet, use name_by: source_position"},
+		{route.Output, Config{Path: "x", Format: "csv", NameBy: "source_position"}, "csv is not supported yet"},
+	} {
+		if got := errors.Join(c.cfg.Validate(c.side)...); got == nil || !strings.Contains(got.Error(), c.want) {
+			t.Errorf("%+v: %v, want %s", c.cfg, got, c.want)
+		}
+	}
+	for _, side := range []route.Side{route.Input, route.Output} {
+		ok := Config{Path: "x", Format: "raw", NameBy: "source_position", Mode: "consume"}
+		if errs := ok.Validate(side); len(errs) > 0 {
+			t.Errorf("%s: %v", side, errs)
+		}
+	}
+}
+
+func TestEnvelopes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{}, `{"message_id":"7","payload":"p","metadata":{"z":"1","a":"2","mqb.src.x":"no"}}
+{"message_id":340282366920938463463374607431768211455,"payload_base64":"/w=="}
+{"payload":"mine"}
+plain text
+`)
+	b, err := r.mustOpen(message.Position{}).Read(t.Context())
+	must(t, err)
+	defer b.Release()
+	var got []string
+	for i := range b.Len() {
+		s := string(b.Payload(i))
+		for j := range b.MetaLen(i) {
+			k, v := b.MetaAt(i, j)
+			s += fmt.Sprintf(" %s=%s", k, v)
+		}
+		got = append(got, s)
+	}
+	want := []string{"p a=2 z=1 mqb.id=7", "\xff mqb.id=340282366920938463463374607431768211455", `{"payload":"mine"}`, "plain text"}
+	if !slices.Equal(got, want) {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+}
