@@ -249,7 +249,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	claim := connectors.Claim{
 		Route: a.route.Name, RouteUID: a.route.UID, Series: a.route.Series, Generation: a.route.Generation,
 		Leg: theLeg, Node: cfg.Name, Partition: p, Epoch: a.owned.Epoch, Run: a.run, Key: key,
-		Record: claimed.Record, Resumed: claimed.Resumed, Spec: spec, Budget: cfg.Budget,
+		Record: claimed.Record, Resumed: claimed.Resumed, Late: a.want.Partition.Late, Spec: spec, Budget: cfg.Budget,
 		Gate: gate, Log: a.log,
 	}
 	claim.Reject = a.rejecter(spec)

@@ -28,7 +28,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fault is a middleware that does what a test tells it.
-type fault struct{ process func(ctx context.Context, b *message.Batch) error }
+type fault struct {
+	process func(ctx context.Context, b *message.Batch) error
+}
 
 func (f *fault) Process(ctx context.Context, b *message.Batch) error { return f.process(ctx, b) }
 func (f *fault) Close() error                                        { return nil }
@@ -448,5 +450,37 @@ func TestNewGenerationFinishesThePromiseOfTheOld(t *testing.T) {
 	}
 	if n := b.rows("r"); n != 3_100 {
 		t.Errorf("%d rows", n)
+	}
+}
+
+// A drain does not wait for a paced route: the batch that waits in a limiter is
+// given back at once, so that the next owner goes on within the hand-off's second.
+func TestDrainGivesBackWhatWaitsInAMiddleware(t *testing.T) {
+	b := setup(t, Timing{})
+	waiting := make(chan struct{}, 1)
+	var batches atomic.Int64
+	b.setFault(func(ctx context.Context, m *message.Batch) error {
+		if batches.Add(1) < 3 {
+			return nil
+		}
+		select {
+		case waiting <- struct{}{}:
+		default:
+		}
+		<-ctx.Done() // paced: its turn never comes
+		return ctx.Err()
+	})
+	b.route("r", 500_000, "batch_size: 100")
+	<-waiting
+	started := time.Now()
+	b.node.SetDesired(nil, nil)
+	for len(b.node.Status()) > 0 {
+		<-b.node.Changed()
+	}
+	if took := time.Since(started); took > time.Second {
+		t.Errorf("the drain took %v", took)
+	}
+	if n := b.rows("r"); n != 200 {
+		t.Errorf("%d rows are committed, want the 200 that passed", n)
 	}
 }

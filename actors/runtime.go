@@ -84,28 +84,30 @@ func (rs *runtimes) get(ctx context.Context, uid string, generation uint64, spec
 	return e.rt, sync.OnceFunc(release), nil
 }
 
-func (rs *runtimes) build(ctx context.Context, spec *route.Spec) (rt *runtime, err error) {
-	rt = &runtime{spec: spec}
-	defer func() {
-		if err != nil {
-			rt.close()
-		}
-	}()
-	if rt.source, err = rs.cfg.Registry.Source(spec, rs.cfg.Env); err != nil {
+func (rs *runtimes) build(ctx context.Context, spec *route.Spec) (*runtime, error) {
+	rt := &runtime{spec: spec}
+	if err := rs.fill(ctx, rt); err != nil {
+		rt.close()
 		return nil, err
-	}
-	if rt.sink, err = rs.cfg.Registry.Sink(spec, rs.cfg.Env); err != nil {
-		return nil, err
-	}
-	if rt.middlewares, err = rs.cfg.Registry.Middlewares(spec); err != nil {
-		return nil, err
-	}
-	rt.inference = route.Infer(spec, rs.cfg.Registry)
-	rt.store, rt.closeStore, err = openStore(ctx, rt.sink, spec, rs.cfg.Coordinator, rs.cfg.Keys)
-	if err != nil {
-		return nil, fmt.Errorf("open checkpoint store: %w", err)
 	}
 	return rt, nil
+}
+
+func (rs *runtimes) fill(ctx context.Context, rt *runtime) (err error) {
+	if rt.source, err = rs.cfg.Registry.Source(rt.spec, rs.cfg.Env); err != nil {
+		return err
+	}
+	if rt.sink, err = rs.cfg.Registry.Sink(rt.spec, rs.cfg.Env); err != nil {
+		return err
+	}
+	if rt.middlewares, err = rs.cfg.Registry.Middlewares(rt.spec); err != nil {
+		return err
+	}
+	rt.inference = route.Infer(rt.spec, rs.cfg.Registry)
+	if rt.store, rt.closeStore, err = openStore(ctx, rt.sink, rt.spec, rs.cfg.Coordinator, rs.cfg.Keys); err != nil {
+		return fmt.Errorf("open checkpoint store: %w", err)
+	}
+	return nil
 }
 
 func (rt *runtime) close() {

@@ -39,8 +39,9 @@ func OpenStore(ctx context.Context, registry *connectors.Registry, spec *route.S
 
 func openStore(ctx context.Context, sink connectors.Sink, spec *route.Spec, c lease.Coordinator, keys lease.Keys) (checkpoint.Store, func() error, error) {
 	if tx, ok := sink.(connectors.TxSink); ok {
-		if spec.Commit == route.CommitSeparate {
-			return nil, nil, connectors.Permanent(fmt.Errorf("route %s: commit: separate with a transactional sink: not supported yet", spec.Name), "leave commit out")
+		if spec.Commit == route.CommitSeparate || spec.CheckpointStore != "" {
+			return nil, nil, connectors.Permanent(fmt.Errorf("route %s: a transactional sink keeps its record itself; another place for it is not supported yet", spec.Name),
+				"leave commit and checkpoint_store out")
 		}
 		store, err := tx.Store(ctx)
 		return store, func() error { return nil }, err // closed with the sink

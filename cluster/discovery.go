@@ -235,10 +235,21 @@ func (d *discovery) store(ctx context.Context, t target, found []connectors.Part
 	prefix := d.keys.Partitions(t.name)
 	ops := map[string]lease.Op{}
 	listed := map[string]bool{}
+	// A partition that turns up beside others that are known is new: what was
+	// written to it before anybody looked must not be skipped.
+	known := false
+	for kv := range stored.All(prefix) {
+		known = known || kv.ModRevision >= t.created
+	}
 	for _, p := range found {
 		p := t.partition(p)
 		key := d.keys.Partition(t.name, p.ID)
 		listed[key] = true
+		p.Late = known
+		if kv, ok := stored.Get(key); ok && kv.ModRevision >= t.created {
+			was, err := lease.Decode[lease.Partition](kv.Value)
+			p.Late = err == nil && was.Late
+		}
 		value := lease.Encode(p)
 		if kv, ok := stored.Get(key); !ok || kv.ModRevision < t.created || !bytes.Equal(kv.Value, value) {
 			ops[key] = lease.Put(key, value)

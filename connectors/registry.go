@@ -106,12 +106,14 @@ func (r *Registry) Sink(spec *route.Spec, env Env) (Sink, error) {
 
 // Middlewares builds the factories of a route's middlewares in the order a
 // message passes them: input side, then output side. On the input the first
-// listed is the outermost, so a message passes the last one first.
+// listed is the outermost and on the output the last, as in the dialect, so that
+// on both sides a message passes the last one listed first.
 func (r *Registry) Middlewares(spec *route.Spec) ([]func() Middleware, error) {
-	in := slices.Clone(spec.Input.Middlewares)
+	in, after := slices.Clone(spec.Input.Middlewares), slices.Clone(spec.Output.Middlewares)
 	slices.Reverse(in)
+	slices.Reverse(after)
 	var out []func() Middleware
-	for _, m := range append(in, spec.Output.Middlewares...) {
+	for _, m := range append(in, after...) {
 		t, ok := r.middlewares[m.Type]
 		if !ok {
 			return nil, Permanent(fmt.Errorf("route %s: no middleware %q", spec.Name, m.Type), "")

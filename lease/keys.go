@@ -164,6 +164,9 @@ type Partition struct {
 	// PartSource and PartNumber name parts made from the partition.
 	PartSource string `json:"part_source,omitempty"`
 	PartNumber int    `json:"part_number,omitempty"`
+	// Late: it was found after the route's first partitions, so it is read from
+	// its beginning.
+	Late bool `json:"late,omitempty"`
 	// Generation of the route whose source listed it: one that a later
 	// generation's source does not list is not the route's any more.
 	Generation uint64 `json:"generation,omitempty"`

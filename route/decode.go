@@ -215,6 +215,10 @@ func (d *decoder) decodeRoute(name string, n *node) {
 	spec.source = n
 	d.routes = append(d.routes, spec)
 	if len(d.errs) == before {
+		if t, ok := d.types.Endpoint(spec.Output.Type); ok && t.Sink != nil && t.Sink(spec.Output.Config).Tier == TierTransactional &&
+			(spec.Commit == CommitSeparate || spec.CheckpointStore != "") {
+			d.failAt(output.line, output.col, "output", spec.Output.Type+" keeps the record in its own transaction: commit: separate and checkpoint_store beside it are not supported yet", "")
+		}
 		for _, conflict := range Infer(spec, d.types).Conflicts {
 			d.failAt(output.line, output.col, "output", conflict, "")
 		}

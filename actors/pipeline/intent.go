@@ -2,7 +2,9 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -67,50 +69,64 @@ func (c *intent) inheritedDone() bool { return c.inherited == nil }
 
 func (c *intent) take(ctx context.Context, b *message.Batch) error {
 	defer b.Release()
-	rest := tallyOf(b)
 	if c.from.IsZero() {
 		c.from, c.end = b.From, b.From
 	}
-	i := 0
-	for i < b.Len() {
-		j, seal, err := c.extent(b, i)
-		if err != nil {
-			return c.giveBack(rest, err)
-		}
+	// used counts the records of b that are in a part or covered; what is left of
+	// b is given back when something fails.
+	var used tally
+	giveBack := func(err error) error {
+		left := tallyOf(b)
+		left.read -= used.read
+		c.r.Stats.returned(left)
+		return err
+	}
+	var stop error
+	for i := 0; i < b.Len(); {
+		j, seal := c.extent(b, i)
 		if j > i {
-			if err := c.w.Stage(ctx, b, i, j); err != nil {
-				return c.giveBack(rest, err)
+			err := c.w.Stage(ctx, b, i, j)
+			var rows *connectors.RowsError
+			switch {
+			case errors.As(err, &rows):
+				// None of them was staged. The rule drops the refused ones or cuts
+				// the batch before the first; the others are staged after that.
+				stop = c.r.refused(b, rows)
+				continue
+			case err != nil:
+				return giveBack(err)
 			}
-			if c.open.rows == 0 {
-				c.due.set(c.r.Claim.Spec.Roll.Age)
-			}
-			n := int64(j - i)
-			t := tally{read: n, rows: n}
-			for k := i; k < j; k++ {
-				t.bytes += int64(len(b.Payload(k)))
-			}
-			c.open.add(t)
-			rest.read -= n
-			rest.rows -= n
-			c.end = b.PositionAfter(j - 1)
+			c.staged(b, i, j)
+			used.read += int64(j - i)
 			i = j
 		}
 		if seal {
 			if err := c.seal(ctx, nil); err != nil {
-				return c.giveBack(rest, err)
+				return giveBack(err)
 			}
 			if c.r.FinishOnly && c.inherited == nil {
 				// What follows belongs to the new generation.
-				return c.giveBack(rest, nil)
+				return giveBack(nil)
 			}
 		}
-		i, rest = c.skipCovered(b, i, rest)
+		n := c.skipCovered(b, i)
+		used.read += int64(n)
+		i += n
 	}
 	// Records filtered or dropped behind the last message are covered by the part
 	// that is open, or by the position alone.
+	rest := tallyOf(b)
+	rest.read -= used.read
+	rest.rows = 0
 	c.open.add(rest)
 	if b.End.Compare(c.end) > 0 {
 		c.end = b.End
+	}
+	if stop != nil {
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+		return stop
 	}
 	if c.inherited != nil && c.end.Compare(c.inherited.End) >= 0 {
 		if err := c.seal(ctx, nil); err != nil {
@@ -123,20 +139,34 @@ func (c *intent) take(ctx context.Context, b *message.Batch) error {
 	return nil
 }
 
+// staged notes messages [i, j) as part of the open part.
+func (c *intent) staged(b *message.Batch, i, j int) {
+	if c.open.rows == 0 {
+		c.due.set(c.r.Claim.Spec.Roll.Age)
+	}
+	n := int64(j - i)
+	t := tally{read: n, rows: n}
+	for k := i; k < j; k++ {
+		t.bytes += int64(len(b.Payload(k)))
+	}
+	c.open.add(t)
+	c.end = b.PositionAfter(j - 1)
+}
+
 // extent returns the end of the run of messages from i that goes into the open
 // part, and whether the part ends there.
-func (c *intent) extent(b *message.Batch, i int) (j int, seal bool, err error) {
+func (c *intent) extent(b *message.Batch, i int) (j int, seal bool) {
 	n := b.Len()
 	if in := c.inherited; in != nil {
 		// Exactly the boundaries that were promised, whatever roll says now.
 		for j = i; j < n && b.Msg(j).Ordinal <= in.Last; j++ {
 		}
-		return j, j < n, nil
+		return j, j < n
 	}
 	for _, r := range c.covered {
 		if o := b.Msg(i).Ordinal; o <= r.Last {
 			if r.Covers(o) {
-				return i, c.open.rows > 0, nil
+				return i, c.open.rows > 0
 			}
 			for j = i; j < n && b.Msg(j).Ordinal < r.First; j++ {
 			}
@@ -151,44 +181,34 @@ func (c *intent) extent(b *message.Batch, i int) (j int, seal bool, err error) {
 		limit = i + int(max(room, 1))
 	}
 	if bytes+int64(b.Bytes()) < roll.Bytes {
-		return limit, limit < n || records+int64(limit-i) >= roll.Records || n < b.Len(), nil
+		return limit, limit < n || records+int64(limit-i) >= roll.Records || n < b.Len()
 	}
 	for j = i; j < limit; {
 		bytes += int64(len(b.Payload(j))) + 1
 		j++
 		if bytes >= roll.Bytes {
-			return j, true, nil
+			return j, true
 		}
 	}
-	return limit, limit < n || records+int64(limit-i) >= roll.Records || n < b.Len(), nil
+	return limit, limit < n || records+int64(limit-i) >= roll.Records || n < b.Len()
 }
 
-// skipCovered passes over records that parts of another lineage hold.
-func (c *intent) skipCovered(b *message.Batch, i int, rest tally) (int, tally) {
+// skipCovered passes over records that parts of another lineage hold, as long as
+// no part is open, and returns how many.
+func (c *intent) skipCovered(b *message.Batch, i int) (n int) {
 	if len(c.covered) == 0 || c.open.rows > 0 {
-		return i, rest
+		return 0
 	}
-	for ; i < b.Len(); i++ {
-		o := b.Msg(i).Ordinal
-		in := false
-		for _, r := range c.covered {
-			in = in || r.Covers(o)
-		}
-		if !in {
+	for ; i+n < b.Len(); n++ {
+		o := b.Msg(i + n).Ordinal
+		if !slices.ContainsFunc(c.covered, func(r connectors.Range) bool { return r.Covers(o) }) {
 			break
 		}
 		c.open.add(tally{read: 1, covered: 1})
-		rest.read--
-		rest.rows--
-		c.end = b.PositionAfter(i)
+		c.end = b.PositionAfter(i + n)
 		c.from = c.end
 	}
-	return i, rest
-}
-
-func (c *intent) giveBack(t tally, err error) error {
-	c.r.Stats.returned(t)
-	return err
+	return n
 }
 
 // seal ends the open part, if it holds anything, and hands it on with the

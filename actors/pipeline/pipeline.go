@@ -233,30 +233,46 @@ func (r *run) onEnd(ended bool) {
 	}
 }
 
+// middlewareLoop runs the middlewares. When a drain begins, a batch that waits in
+// one (a limiter) and those behind it go back to the source at once: a hand-off
+// must not take as long as the slowest pace.
 func (r *run) middlewareLoop(ctx context.Context, in <-chan item, out chan<- item) error {
 	defer close(out)
+	working, stopWaiting := context.WithCancel(ctx)
+	defer stopWaiting()
+	go func() {
+		select {
+		case <-r.Drain:
+			stopWaiting()
+		case <-working.Done():
+		}
+	}()
+	send := func(it item) error {
+		select {
+		case out <- it:
+			return nil
+		case <-ctx.Done():
+			r.giveBack(it.batch)
+			return ctx.Err()
+		}
+	}
 	for it := range in {
 		var after error
 		if it.batch != nil {
-			after = r.process(ctx, it.batch)
-			if after != nil && ctx.Err() != nil {
+			after = r.process(working, it.batch)
+			if after != nil && working.Err() != nil {
 				r.giveBack(it.batch)
-				return ctx.Err()
+				for it := range in { // the reader stops too, and closes it
+					r.giveBack(it.batch)
+				}
+				return ctx.Err() // nil when it is only a drain
 			}
 		}
-		for _, it := range []item{it, {err: after}} {
-			if it == (item{}) {
-				continue
-			}
-			select {
-			case out <- it:
-			case <-ctx.Done():
-				r.giveBack(it.batch)
-				return ctx.Err()
-			}
+		if err := send(it); err != nil {
+			return err
 		}
 		if after != nil {
-			return nil
+			return send(item{err: after})
 		}
 	}
 	return nil

@@ -38,9 +38,7 @@ func TestGuaranteesOfRealEndpoints(t *testing.T) {
 		{kafka, sqlx, "", route.ExactlyOnce},
 		{kafka + stages, sqlx, "", route.ExactlyOnce},
 		{file, sqlx, "commit: transactional", route.ExactlyOnce},
-		{kafka, sqlx, "commit: separate", route.AtLeastOnce},
-		{kafka, sqlx, "checkpoint_store: coordinator", route.AtLeastOnce},
-		{memory, sqlx, "", route.AtLeastOnce},
+		{memory, sqlx, "", route.AtMostOnce},
 
 		{kafka, mem, "", route.AtMostOnce},
 		{memory, mem, "", route.AtMostOnce},

@@ -19,8 +19,8 @@ import (
 
 // Config is the endpoint as written in a spec.
 type Config struct {
-	URL   string `yaml:"url" doc:"brokers to begin with: host:port, comma separated"`
-	Topic string `yaml:"topic" doc:"name of the topic"`
+	URL   string `yaml:"url" required:"true" doc:"brokers to begin with: host:port, comma separated"`
+	Topic string `yaml:"topic" required:"true" doc:"name of the topic"`
 	// GroupID is where a first start looks for offsets, and where they are copied to.
 	GroupID        string        `yaml:"group_id" doc:"consumer group: a first start goes on at its committed offsets, else at the earliest record, and offsets are mirrored to it; without it a first start begins at the latest record"`
 	ClientID       string        `yaml:"client_id" doc:"client id that brokers see" default:"mqb"`

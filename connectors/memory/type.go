@@ -75,13 +75,14 @@ func Type() connectors.Type {
 		EndpointType: route.EndpointType{
 			Name:      "memory",
 			NewConfig: func() any { return new(Config) },
-			Source: func(any) route.SourceCapabilities {
+			Source: func(config any) route.SourceCapabilities {
 				return route.SourceCapabilities{
 					NumberedPosition: true,
-					SettleDeletes:    true,
-					EndsItself:       true,
-					Locality:         route.EveryNode,
-					Why:              why,
+					// Without it what was read is gone from the topic at once.
+					SettleDeletes: config.(*Config).EnableNack,
+					EndsItself:    true,
+					Locality:      route.EveryNode,
+					Why:           why,
 				}
 			},
 			Sink: func(any) route.SinkCapabilities {

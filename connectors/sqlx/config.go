@@ -14,7 +14,7 @@ import (
 
 // Config is the configuration of the endpoint.
 type Config struct {
-	URL         string `yaml:"url" required:"true" secret:"true" doc:"postgres://user:password@host:5432/database. The server itself, not a transaction pooler."`
+	URL         string `yaml:"url" required:"true" doc:"postgres://user:password@host:5432/database. The server itself, not a transaction pooler."`
 	Table       string `yaml:"table" doc:"Without insert_query: the whole payload goes into the column payload of this table."`
 	InsertQuery string `yaml:"insert_query" doc:"An INSERT whose values hold ${payload:field}, ${metadata:key} or ${message:id}. Each is a typed parameter; casts, functions and ON CONFLICT stay as they are; what a message does not have is NULL."`
 	BulkCopy    bool   `yaml:"bulk_copy" default:"false" doc:"Write by COPY, the fastest way: needs INSERT INTO t (a, b) VALUES (${payload:a}, ${payload:b}) with nothing around the tokens, and no ON CONFLICT."`
@@ -42,10 +42,8 @@ func Type() connectors.Type {
 		EndpointType: route.EndpointType{
 			Name:      "sqlx",
 			NewConfig: func() any { return &Config{} },
-			// Registered so that the dialect's inputs are refused by Validate, in words.
-			Source:   func(any) route.SourceCapabilities { return route.SourceCapabilities{Why: errNoSource.Error()} },
-			Sink:     func(any) route.SinkCapabilities { return capabilities },
-			Reserved: reserved,
+			Sink:      func(any) route.SinkCapabilities { return capabilities },
+			Reserved:  reserved,
 		},
 		NewSink: newSink,
 	}

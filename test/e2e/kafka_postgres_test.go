@@ -32,7 +32,8 @@ func TestKafkaToPostgresExactlyOnceThroughKillFreezeAndFreezeInsideTransaction(t
 	harness.PostgresExec(t, db, `CREATE TABLE orders (ord bigserial, id bigint NOT NULL, p int NOT NULL, seq bigint NOT NULL, note text)`)
 
 	f := newFleet(t, withHooks)
-	startAll(t, f, "n1", "n2")
+	must(t, f.Start("n1"))
+	must(t, f.Start("n2"))
 	env, fired := hooked(t, "tx.rows-sent@150=stop")
 	must(t, f.Start("n3", env...))
 	must(t, f.Voters(ctx, 3))

@@ -136,7 +136,7 @@ func TestDeletedAndRecreatedRouteDoublesNothing(t *testing.T) {
 	spec := partsSpec("r", in, out)
 	apply(t, f, spec)
 	must(t, f.Until(ctxOf(t), time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", "") == 1 }))
-	_, err := f.Ctl(ctxOf(t), "delete", "r", "--yes")
+	_, err := f.Ctl(ctxOf(t), "delete", "r")
 	must(t, err)
 	must(t, f.Until(ctxOf(t), time.Minute, "r is gone", func(l fleet.Leases) bool { return len(l) == 0 }))
 	apply(t, f, spec)

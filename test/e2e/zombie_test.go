@@ -18,7 +18,8 @@ import (
 func frozenOwner(t *testing.T, tags, hook string, rows int, env ...string) (f *fleet.Fleet, out, zombie, successor string) {
 	t.Helper()
 	f = newFleet(t, tags)
-	startAll(t, f, "n1", "n2")
+	must(t, f.Start("n1"))
+	must(t, f.Start("n2"))
 	zombie = "n3"
 	hookEnv, fired := hooked(t, hook+"=stop")
 	must(t, f.Start(zombie, append(hookEnv, env...)...))
