@@ -72,6 +72,11 @@ func (a *attempt) draining() bool {
 
 // do runs the attempt to its end, settles the ownership and says how it went.
 func (a *attempt) do(ctx context.Context) (out outcome) {
+	leave, ok := a.node.enter(ctx, a.view.key, a.drain)
+	if !ok {
+		return outcome{class: connectors.ClassStopped, err: context.Canceled}
+	}
+	defer leave()
 	func() {
 		defer func() {
 			if v := recover(); v != nil {

@@ -99,6 +99,7 @@ type Node struct {
 	want    []Desired
 	stopped bool
 	views   map[partitionKey]*view
+	active  map[partitionKey]chan struct{} // closed when the attempt left
 	changed chan struct{}
 }
 
@@ -112,9 +113,9 @@ func New(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, engine: e, runtimes: newRuntimes(cfg),
-		views: map[partitionKey]*view{}, changed: make(chan struct{})}
+		views: map[partitionKey]*view{}, active: map[partitionKey]chan struct{}{}, changed: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	a := &nodeActor{node: n, children: map[string]pid{}}
+	a := &nodeActor{node: n, children: map[string]*routeChild{}}
 	n.root = e.spawn("node", a.receive)
 	return n, nil
 }
@@ -246,17 +247,21 @@ func (n *Node) empty(ctx context.Context) error {
 type (
 	// reconcile: look at what is desired.
 	reconcile struct{}
-	// routeWanted is what a route's partitions on this node are to be.
+	// routeWanted is what a route's partitions on this node are to be. seq
+	// counts them for one child.
 	routeWanted struct {
 		route Route
 		want  map[string]Desired
+		seq   uint64
 	}
-	// routeGone and partitionGone: the child released everything; its pid may
-	// be removed, unless it is wanted again by now.
+	// routeGone: the child has nothing left after the routeWanted with this seq.
+	// One that crossed a later routeWanted on the way is stale.
 	routeGone struct {
 		route string
 		pid   pid
+		seq   uint64
 	}
+	// partitionGone: the child released everything; its pid may be removed.
 	partitionGone struct {
 		partition string
 		pid       pid
@@ -265,7 +270,12 @@ type (
 
 type nodeActor struct {
 	node     *Node
-	children map[string]pid
+	children map[string]*routeChild
+}
+
+type routeChild struct {
+	pid pid
+	seq uint64 // of the last routeWanted sent to it
 }
 
 func (a *nodeActor) receive(self pid, msg any) {
@@ -292,23 +302,57 @@ func (a *nodeActor) receive(self pid, msg any) {
 			child, ok := a.children[name]
 			if !ok {
 				r := &routeActor{node: n, parent: self, name: name, children: map[string]*partitionChild{}}
-				child = n.engine.spawn("route/"+name, r.receive)
+				child = &routeChild{pid: n.engine.spawn("route/"+name, r.receive)}
 				a.children[name] = child
 			}
-			n.engine.send(child, w)
+			a.tell(child, w)
 		}
 		for name, child := range a.children {
 			if _, ok := byRoute[name]; !ok {
-				n.engine.send(child, routeWanted{route: Route{Name: name}})
+				a.tell(child, routeWanted{route: Route{Name: name}})
 			}
 		}
 	case routeGone:
-		// The route's last partition is gone. If it is wanted again, the next
-		// reconcile spawns it anew.
-		if a.children[msg.route] == msg.pid {
+		// A child that was told to hold something since it sent this lives on: to
+		// remove it and spawn another would run its partitions twice.
+		if c := a.children[msg.route]; c != nil && c.pid == msg.pid && c.seq == msg.seq {
 			delete(a.children, msg.route)
 			n.engine.remove(msg.pid)
-			n.engine.send(self, reconcile{})
+		}
+	}
+}
+
+func (a *nodeActor) tell(c *routeChild, w routeWanted) {
+	c.seq++
+	w.seq = c.seq
+	a.node.engine.send(c.pid, w)
+}
+
+// enter makes the caller the only attempt at a partition in this process, once
+// the one before it has left; ok is false when ctx or drain ended first. It backs
+// up the actors: two attempts of one partition at a time would fence each other.
+func (n *Node) enter(ctx context.Context, key partitionKey, drain <-chan struct{}) (leave func(), ok bool) {
+	for {
+		n.mu.Lock()
+		busy := n.active[key]
+		if busy == nil {
+			left := make(chan struct{})
+			n.active[key] = left
+			n.mu.Unlock()
+			return func() {
+				n.mu.Lock()
+				delete(n.active, key)
+				n.mu.Unlock()
+				close(left)
+			}, true
+		}
+		n.mu.Unlock()
+		select {
+		case <-busy:
+		case <-drain:
+			return nil, false
+		case <-ctx.Done():
+			return nil, false
 		}
 	}
 }

@@ -53,6 +53,6 @@ func (a *routeActor) reconcile(self pid) {
 		}
 	}
 	if len(a.children) == 0 && len(a.last.want) == 0 {
-		e.send(a.parent, routeGone{route: a.name, pid: self})
+		e.send(a.parent, routeGone{route: a.name, pid: self, seq: a.last.seq})
 	}
 }
