@@ -52,7 +52,7 @@ func TestInvalidSpecsNameFileLineColumnAndTheNearestKey(t *testing.T) {
     batch_size: many
     shared_storage: true
 `)
-	code, text := ctl(t, "validate", "-f", spec)
+	code, text := ctl(t, "validate", spec)
 	if code != 3 {
 		t.Errorf("exit %d, want 3", code)
 	}
@@ -63,10 +63,10 @@ func TestMissingFileIsFoundByValidateConnectAndByRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	spec := write(t, dir, "spec.yaml", partsSpec("r", filepath.Join(dir, "absent.csv"), filepath.Join(dir, "out")))
-	if code, text := ctl(t, "validate", "-f", spec); code != 0 {
+	if code, text := ctl(t, "validate", spec); code != 0 {
 		t.Errorf("validate alone looked at the file: exit %d: %s", code, text)
 	}
-	code, text := ctl(t, "validate", "-f", spec, "--connect")
+	code, text := ctl(t, "validate", spec, "--connect")
 	if code == 0 {
 		t.Error("validate --connect found nothing")
 	}
@@ -84,7 +84,7 @@ func TestUnreachableSystemsAreNamedByValidateConnect(t *testing.T) {
     output:
       sqlx: {url: "postgres://mqb:secret@%s/db", table: orders}
 `, addr, addr))
-	code, text := ctl(t, "validate", "-f", spec, "--connect")
+	code, text := ctl(t, "validate", spec, "--connect")
 	if code == 0 {
 		t.Error("validate --connect found nothing")
 	}
