@@ -13,6 +13,12 @@ import (
 type Budget struct {
 	size int64
 	sem  *semaphore.Weighted
+
+	// Of a share only.
+	share  bool
+	mu     sync.Mutex
+	held   int64
+	closed bool
 }
 
 // DefaultBudget is the default of --memory: 128 MiB keep two cores busy with
@@ -24,16 +30,64 @@ func NewBudget(size int64) *Budget {
 	return &Budget{size: size, sem: semaphore.NewWeighted(size)}
 }
 
+// Share is the same budget, lent to one run: Close gives back whatever the run
+// still holds. A panic tears batches out of the hands of their owner, and what
+// they took would be missing to everybody for ever.
+func (g *Budget) Share() *Budget { return &Budget{size: g.size, sem: g.sem, share: true} }
+
+// Close ends a share; nothing read under it may be used any more. Closing the
+// budget itself does nothing.
+func (g *Budget) Close() {
+	if !g.share {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	g.sem.Release(g.held)
+	g.held = 0
+}
+
+// took notes n bytes as held by a share; false after Close.
+func (g *Budget) took(n int64) bool {
+	if !g.share {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.held += n
+	return true
+}
+
+func (g *Budget) release(n int64) {
+	if g.share {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.closed {
+			return // Close gave it back
+		}
+		g.held -= n
+	}
+	g.sem.Release(n)
+}
+
 // Size is the whole budget in bytes.
 func (g *Budget) Size() int64 { return g.size }
 
 // Acquire waits until n bytes are free. A request larger than the budget is cut
 // to it, so that one huge record can pass alone instead of never. The error is
-// the context's.
+// the context's, or context.Canceled from a share that was closed.
 func (g *Budget) Acquire(ctx context.Context, n int64) (Lease, error) {
 	n = min(n, g.size)
 	if err := g.sem.Acquire(ctx, n); err != nil {
 		return Lease{}, err
+	}
+	if !g.took(n) {
+		g.sem.Release(n)
+		return Lease{}, context.Canceled
 	}
 	return Lease{g: g, n: n}, nil
 }
@@ -46,7 +100,7 @@ type Lease struct {
 
 func (l *Lease) release() {
 	if l.g != nil && l.n > 0 {
-		l.g.sem.Release(l.n)
+		l.g.release(l.n)
 	}
 	l.g, l.n = nil, 0
 }
