@@ -227,8 +227,10 @@ func (c *intent) seal(ctx context.Context, flushed chan struct{}) error {
 		}
 		s.intent, s.inherited, s.end = in, true, in.End
 		// The position behind the last staged record can lie before the promised
-		// end: the records between were filtered.
-		if c.end.Compare(in.End) < 0 {
+		// end: the records between were filtered. It can lie behind it too, over
+		// records that the spec of an older generation filtered: those are the new
+		// one's to judge.
+		if c.end.Compare(in.End) < 0 || c.r.FinishOnly {
 			c.end = in.End
 		}
 		c.inherited = nil
@@ -390,6 +392,11 @@ func (c *intent) position(ctx context.Context, done *sealed, in *checkpoint.Inte
 	}
 	if in != nil {
 		next.Intents = []checkpoint.Intent{*in}
+		if next.Position.IsZero() {
+			// A source that chose where to begin (latest, a group's offset) must not
+			// choose again when this run ends before the part is there.
+			next.Position = in.From
+		}
 	}
 	if done != nil && in == nil && done.end.Compare(c.rec.held.Position) == 0 && len(c.rec.held.Intents) == 0 {
 		c.confirm(done)
