@@ -38,10 +38,17 @@ type inTxn struct {
 type gather struct {
 	txn   connectors.Txn
 	rows  []rowMark // of each row of txn
-	pos   message.Positioner
+	spans []span    // of each batch
 	end   message.Position
 	tally tally
 	stop  error // returned after this transaction committed
+}
+
+// span is the rows [from, next span's from) of one batch, whose positions are
+// made by pos.
+type span struct {
+	from int
+	pos  message.Positioner
 }
 
 type commitResult struct {
@@ -66,7 +73,6 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 		c.spare = nil
 	}
 	g := c.cur
-	g.pos = b.Positions
 	err := g.txn.Add(b, 0, b.Len())
 	var rows *connectors.RowsError
 	switch {
@@ -80,6 +86,7 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 			g.txn.Truncate(len(g.rows) + b.Len())
 		} else if kept != len(g.rows)+b.Len() {
 			g.txn.Truncate(len(g.rows))
+			c.r.Stats.returned(tallyOf(b))
 			return connectors.Permanent(errors.New("sink kept another number of rows than it refused"), "this is a bug of the connector")
 		}
 	case err != nil:
@@ -87,6 +94,9 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 		return err
 	}
 	t := tallyOf(b)
+	if b.Len() > 0 {
+		g.spans = append(g.spans, span{from: len(g.rows), pos: b.Positions})
+	}
 	for i := range b.Len() {
 		m, n := b.Msg(i), len(b.Payload(i))
 		g.rows = append(g.rows, rowMark{ordinal: m.Ordinal, next: m.Next, size: int32(n)})
@@ -222,18 +232,35 @@ func (c *inTxn) without(g *gather, rows *connectors.RowsError) bool {
 				c.lost.add(g.tally)
 				return false
 			}
-			last := g.rows[at-1]
-			g.end = g.pos.After(&message.Message{Ordinal: last.ordinal, Next: last.next})
+			g.end = g.after(at - 1)
 			return true
 		}
 		g.txn.Drop(at)
 		g.rows = append(g.rows[:at], g.rows[at+1:]...)
+		for i := range g.spans {
+			if g.spans[i].from > at {
+				g.spans[i].from--
+			}
+		}
 		g.tally.rows--
 		g.tally.dropped++
 		g.tally.bytes -= int64(mark.size)
 		dropped++
 	}
 	return true
+}
+
+// after is the position after a row, made by the batch that it came in.
+func (g *gather) after(row int) message.Position {
+	s := g.spans[0]
+	for _, next := range g.spans[1:] {
+		if next.from > row {
+			break
+		}
+		s = next
+	}
+	m := g.rows[row]
+	return s.pos.After(&message.Message{Ordinal: m.ordinal, Next: m.next})
 }
 
 func (c *inTxn) abandon() {
