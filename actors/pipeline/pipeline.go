@@ -68,7 +68,7 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 // item travels between the loops. Exactly one of batch, end and err is set.
 type item struct {
 	batch *message.Batch
-	end   bool
+	end   int // its number, from 1
 	err   error
 }
 
@@ -76,6 +76,7 @@ type run struct {
 	Config
 	committer committer
 	settler   settler
+	ends      ends
 }
 
 // Run moves batches until the input ends (exit_on_empty), Drain is closed, ctx
@@ -83,7 +84,7 @@ type run struct {
 // The context's cause is returned when it was cancelled. Everything is closed
 // when Run returns, and every record read is counted.
 func Run(ctx context.Context, cfg Config) error {
-	r := &run{Config: cfg}
+	r := &run{Config: cfg, settler: settler{wake: make(chan struct{}, 1)}, ends: ends{tell: cfg.OnEnd}}
 	closeWriter := sync.OnceFunc(func() { _ = cfg.Writer.Close() })
 	defer func() {
 		closeWriter()
@@ -189,6 +190,9 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 	}
 	ended := false
 	for {
+		if readCtx.Err() != nil {
+			return ctx.Err() // nil when only the reading was stopped
+		}
 		b, err := r.Reader.Read(readCtx)
 		switch {
 		case err == nil:
@@ -196,7 +200,7 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 			r.Stats.Lag.Store(r.Reader.Lag())
 			if ended {
 				ended = false
-				r.onEnd(false)
+				r.ends.grown()
 			}
 			if err := send(item{batch: b}); err != nil {
 				return err
@@ -205,7 +209,7 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 			r.Stats.Lag.Store(r.Reader.Lag())
 			if !ended {
 				ended = true
-				if err := send(item{end: true}); err != nil {
+				if err := send(item{end: r.ends.next()}); err != nil {
 					return err
 				}
 			}
@@ -217,19 +221,55 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 			case <-t.C:
 			case <-readCtx.Done():
 				t.Stop()
-				return ctx.Err()
 			}
-		case readCtx.Err() != nil:
-			return ctx.Err() // nil when only the reading was stopped
+		case readCtx.Err() != nil: // looked at above
 		default:
 			return send(item{err: err})
 		}
 	}
 }
 
-func (r *run) onEnd(ended bool) {
-	if r.OnEnd != nil {
-		r.OnEnd(ended)
+// ends tells OnEnd of the ends of the input, which the writer loop sees when all
+// before them is durable, and of growth, which the reader sees at once: by then
+// it may have read on.
+type ends struct {
+	mu   sync.Mutex
+	tell func(ended bool) // may be nil
+	seen int              // ends that the reader met
+	past int              // of those, the ones it read on behind
+	told bool
+}
+
+// next is the number of the end that the reader meets.
+func (e *ends) next() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seen++
+	return e.seen
+}
+
+func (e *ends) grown() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.past = e.seen
+	if e.told {
+		e.say(false)
+	}
+}
+
+// reached: everything before end n is durable.
+func (e *ends) reached(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n > e.past {
+		e.say(true)
+	}
+}
+
+func (e *ends) say(ended bool) {
+	e.told = ended
+	if e.tell != nil {
+		e.tell(ended)
 	}
 }
 
@@ -338,14 +378,14 @@ func (r *run) writeLoop(ctx context.Context, in <-chan item) error {
 					return err
 				}
 				return it.err
-			case it.end:
+			case it.end > 0:
 				if !r.committer.inheritedDone() {
 					return fmt.Errorf("%w: the input ends inside a part that was promised", connectors.ErrGap)
 				}
 				if err := r.committer.flush(ctx); err != nil {
 					return err
 				}
-				r.onEnd(true)
+				r.ends.reached(it.end)
 			default:
 				if err := r.committer.take(ctx, it.batch); err != nil {
 					return err

@@ -17,20 +17,19 @@ type settler struct {
 	mu      sync.Mutex
 	pos     message.Position
 	pending bool
-	wake    chan struct{}
+	wake    chan struct{} // of one slot
+	failing bool          // the last call failed; who calls, calls alone
 }
 
 // durable notes p as durable.
 func (s *settler) durable(p message.Position) {
 	s.mu.Lock()
 	s.pos, s.pending = p, true
-	if s.wake != nil {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
-	}
 	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 }
 
 func (s *settler) take() (message.Position, bool) {
@@ -41,18 +40,28 @@ func (s *settler) take() (message.Position, bool) {
 	return p, ok
 }
 
-func (s *settler) loop(ctx context.Context, r connectors.Reader, log *slog.Logger) {
-	wake := make(chan struct{}, 1)
+// again notes p as not told after all, unless a later one waits by now.
+func (s *settler) again(p message.Position) {
 	s.mu.Lock()
-	s.wake = wake
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if !s.pending {
+		s.pos, s.pending = p, true
+	}
+}
+
+func (s *settler) loop(ctx context.Context, r connectors.Reader, log *slog.Logger) {
 	for {
 		select {
-		case <-wake:
+		case <-s.wake:
 		case <-ctx.Done():
 			return
 		}
-		s.last(ctx, r, log)
+		if !s.last(ctx, r, log) {
+			select {
+			case s.wake <- struct{}{}:
+			default:
+			}
+		}
 		t := time.NewTimer(settleInterval)
 		select {
 		case <-t.C:
@@ -63,16 +72,25 @@ func (s *settler) loop(ctx context.Context, r connectors.Reader, log *slog.Logge
 	}
 }
 
-// last settles what is pending, once. An error is logged: the source learns of a
-// later position with the next one, and loses nothing by knowing less.
-func (s *settler) last(ctx context.Context, r connectors.Reader, log *slog.Logger) {
+// last settles what is pending, once, and reports whether nothing is left. After
+// an error, of which the first in a row is logged, and after a call that the end of
+// the run cut off, the position is pending still; the source loses nothing by knowing less.
+func (s *settler) last(ctx context.Context, r connectors.Reader, log *slog.Logger) bool {
 	p, ok := s.take()
 	if !ok {
-		return
+		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	try, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := r.Settle(ctx, p); err != nil && ctx.Err() == nil {
-		log.Warn("source not told of the durable position; it is told with the next one", "error", err)
+	err := r.Settle(try, p)
+	if err == nil {
+		s.failing = false
+		return true
 	}
+	s.again(p)
+	if ctx.Err() == nil && !s.failing {
+		s.failing = true
+		log.Warn("source not told of the durable position, will try again", "error", err)
+	}
+	return false
 }
