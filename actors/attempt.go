@@ -223,12 +223,13 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 
 	key := checkpoint.Key{Cluster: cfg.ClusterName, RouteUID: a.route.UID, Partitioning: partitioning,
 		Partition: a.want.Partition.ID, Leg: theLeg}.String()
+	claiming := time.Now()
 	claimed, err := a.claim(ctx, rt, key, p, prepared.Session())
 	if err != nil {
 		return err
 	}
 	a.view.stats.Stored(claimed.Record)
-	a.view.stats.WaitFence(started)
+	a.view.stats.WaitFence(claiming)
 
 	spec, finishOnly := a.route.Spec, false
 	if len(claimed.Record.Intents) > 0 && claimed.Record.Generation != a.route.Generation {

@@ -22,7 +22,7 @@ import (
 var (
 	runs  = flag.Int("n", 5, "timed runs of each variant")
 	moves = flag.Int("moves", 10, "kills, and drains, of the failover benchmark")
-	only  = flag.String("only", "", "comma separated: csv, jsonl, kafka-parts, kafka-postgres, failover; default all")
+	only  = flag.String("only", "", "comma separated: csv, jsonl, jsonl-long, kafka-parts, kafka-postgres, failover; default all")
 	peer  = flag.String("peer", "", "shell command that writes $IN as JSON lines to $OUT: runs beside csv and jsonl in the same alternation")
 )
 
@@ -69,7 +69,7 @@ func run(ctx context.Context) error {
 	for _, j := range []struct {
 		name string
 		make func(context.Context) (job, error)
-	}{{"csv", w.csv}, {"jsonl", w.jsonl}, {"kafka-parts", w.kafkaParts}, {"kafka-postgres", w.kafkaPostgres}} {
+	}{{"csv", w.csv}, {"jsonl", w.jsonl}, {"jsonl-long", w.long}, {"kafka-parts", w.kafkaParts}, {"kafka-postgres", w.kafkaPostgres}} {
 		if !wanted(j.name) {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -24,15 +25,43 @@ func timed(ctx context.Context, path string, args ...string) (sample, error) {
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	t := time.Now()
-	err := cmd.Run()
-	s := sample{wall: time.Since(t), out: out.String()}
+	if err := cmd.Start(); err != nil {
+		return sample{}, err
+	}
+	peak := make(chan float64)
+	done := make(chan struct{})
+	go func() { peak <- watchPeak(cmd.Process.Pid, done) }()
+	err := cmd.Wait()
+	s := sample{wall: time.Since(t)}
+	close(done)
+	s.rssMiB, s.out = <-peak, out.String()
 	if err != nil {
 		return s, fmt.Errorf("%s %v: %w\n%s%s", path, args, err, out.Bytes(), errOut.Bytes())
 	}
 	ru := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	s.cpu = time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
-	s.rssMiB = float64(ru.Maxrss) / 1024
 	return s, nil
+}
+
+// watchPeak returns the peak resident memory in MiB of a process that runs. (The
+// figure of wait4 will not do: it begins with the memory of the parent.)
+func watchPeak(pid int, done <-chan struct{}) (mib float64) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		for line := range strings.Lines(string(data)) {
+			var kb float64
+			if _, err := fmt.Sscanf(line, "VmHWM: %f kB", &kb); err == nil {
+				mib = max(mib, kb/1024)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-done:
+			return mib
+		}
+	}
 }
 
 // spread is the median with the least and the most.

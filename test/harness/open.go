@@ -62,14 +62,28 @@ func CreateTopic(ctx context.Context, addr, topic string, partitions int32) erro
 	})
 }
 
-// DeleteGroup removes a consumer group; one that is not there is no error.
+// DeleteGroup removes a consumer group; one that is not there is no error. A new
+// broker makes its group coordinator on the first request, so it is asked again.
 func DeleteGroup(ctx context.Context, addr, group string) error {
 	return admin(addr, func(a *kadm.Client) error {
-		_, err := a.DeleteGroup(ctx, group)
-		if errors.Is(err, kerr.GroupIDNotFound) {
-			return nil
+		deadline := time.Now().Add(20 * time.Second)
+		for {
+			res, err := a.DeleteGroups(ctx, group)
+			if err == nil {
+				err = res[group].Err
+			}
+			if err == nil || errors.Is(err, kerr.GroupIDNotFound) {
+				return nil
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("delete group %s: %w", group, err)
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
-		return err
 	})
 }
 
