@@ -169,11 +169,12 @@ func (p *process) atHook(t *testing.T) {
 	})
 }
 
-// A writer sleeps after it looked and before it links, for so long that its name
-// was used, and removed as old. The link then succeeds; the look after it must not.
+// A writer sleeps between two steps for so long that its name was used, and removed
+// as old. Before it wrote its temporary file, the link then succeeds, and only the
+// look after it tells; later the file is gone, or the version has its successors.
 func TestSleepingWriterThatLinksARemovedNameIsFenced(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"checkpoint.file.written", "checkpoint.file.linked", "checkpoint.file.synced"} {
+	for _, point := range []string{"checkpoint.file.compared", "checkpoint.file.written", "checkpoint.file.linked", "checkpoint.file.synced"} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
@@ -217,7 +218,7 @@ func TestSleepingWriterThatLinksARemovedNameIsFenced(t *testing.T) {
 func TestWriterKilledBetweenStepsHarmsNobody(t *testing.T) {
 	t.Parallel()
 	for point, want := range map[string]uint64{
-		"checkpoint.file.written": 1, "checkpoint.file.linked": 2, "checkpoint.file.synced": 2,
+		"checkpoint.file.compared": 1, "checkpoint.file.written": 1, "checkpoint.file.linked": 2, "checkpoint.file.synced": 2,
 	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()

@@ -155,6 +155,7 @@ func (s *Store) swap(dir string, expected uint64, body []byte) error {
 	if err := now.compare(expected); err != nil {
 		return err
 	}
+	hook.At("checkpoint.file.compared")
 	next := expected + 1
 	if !checkpoint.Fenced {
 		next = now.newest() + 1
