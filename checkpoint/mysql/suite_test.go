@@ -13,12 +13,10 @@ import (
 	"github.com/mqbridge/mqb/test/harness"
 )
 
-func TestMain(m *testing.M) { harness.Main(m) }
-
 func TestStore(t *testing.T) {
 	storetest.Run(t, storetest.Harness{
 		// Each step is a commit in two logs on disk.
-		Histories: 1000, Steps: 15, Workers: 8,
+		Histories: 10_000, Steps: 8, Workers: 8,
 		New: func(t *testing.T) *storetest.Subject {
 			server := harness.MariaDB(t)
 			db := server.NewDatabase(t)
