@@ -21,12 +21,19 @@ type Harness struct {
 	TTL time.Duration
 	// Slack is how much later than its TTL a lease may end; default 2 s.
 	Slack time.Duration
-	// HistoryEvents is how many events the engine keeps for watches at most. The
+	// HistoryEvents is how many events the engine keeps for a watch at most. The
 	// suite writes that many to make it compact.
 	HistoryEvents int
+	// Compact makes the engine forget all history, where it does not do so by itself
+	// after HistoryEvents.
+	Compact func(t *testing.T)
 	// SetAvailable cuts client i off from the store, or connects it again. nil
 	// where the engine's own tests cover it.
 	SetAvailable func(t *testing.T, i int, up bool)
+	// Disturb does its worst to the store or to the clients' connections for a
+	// moment (kills a leader, loses replies) and returns when all is well again. nil
+	// where there is nothing to disturb.
+	Disturb func(t *testing.T)
 }
 
 func (h *Harness) client(i int) lease.Coordinator { return h.Clients[i%len(h.Clients)] }
@@ -73,6 +80,8 @@ func Run(t *testing.T, start func(t *testing.T) *Harness) {
 		{"a slow watcher is cut off and blocks nobody", testSlowWatcher},
 		{"an ended context is unavailable", testContext},
 		{"a client cut off is unavailable and comes back", testUnavailable},
+		{"histories are linearizable", testHistory},
+		{"histories under faults are linearizable", testDisturbedHistory},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}

@@ -141,7 +141,12 @@ func fill(t *testing.T, h *Harness) {
 
 func testCompacted(t *testing.T, h *Harness) {
 	rev := put(t, h.client(0), lease.Put(key(t, "x"), nil))
-	fill(t, h)
+	if h.Compact != nil {
+		put(t, h.client(0), lease.Put("/leasetest/other/"+t.Name(), nil))
+		h.Compact(t)
+	} else {
+		fill(t, h)
+	}
 	for i := range h.Clients {
 		r := next(t, h.client(i).Watch(within(t), key(t, ""), rev))
 		wantErr(t, r.Err, lease.ErrCompacted)

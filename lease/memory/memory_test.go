@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,12 +26,39 @@ func TestConformance(t *testing.T) {
 		h := &leasetest.Harness{
 			TTL: 100 * time.Millisecond, Slack: time.Second, HistoryEvents: history,
 			SetAvailable: func(_ *testing.T, i int, up bool) { clients[i].SetAvailable(up) },
+			Disturb:      func(*testing.T) { loseAnswers(clients) },
 		}
 		for _, c := range clients {
 			h.Clients = append(h.Clients, c)
 		}
 		return h
 	})
+}
+
+// loseAnswers refuses some calls and carries others out without an answer, until
+// there were enough of each.
+func loseAnswers(clients []*memory.Client) {
+	var calls atomic.Int64
+	enough := make(chan struct{})
+	for _, c := range clients {
+		c.SetFault(func(string) memory.Fault {
+			n := calls.Add(1)
+			if n == 400 {
+				close(enough)
+			}
+			switch n % 7 {
+			case 3:
+				return memory.FaultRefuse
+			case 6:
+				return memory.FaultLoseReply
+			}
+			return memory.FaultNone
+		})
+	}
+	<-enough
+	for _, c := range clients {
+		c.SetFault(nil)
+	}
 }
 
 func TestLeasesFollowABubblesClock(t *testing.T) {

@@ -34,6 +34,15 @@ func TestConformanceOfThreeNodes(t *testing.T) {
 			h.Clients = append(h.Clients, n)
 		}
 		h.SetAvailable = func(_ *testing.T, i int, up bool) { cut[i].setCut(!up) }
+		h.Disturb = func(t *testing.T) {
+			for range 2 { // each time another one leads
+				old, rest := leader(t, nodes)
+				old.setCut(true)
+				leader(t, rest)
+				old.setCut(false)
+			}
+			leader(t, nodes)
+		}
 		return h
 	})
 }
