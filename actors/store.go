@@ -8,7 +8,10 @@ import (
 
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/checkpoint/coordinator"
+	"github.com/mqbridge/mqb/checkpoint/file"
+	"github.com/mqbridge/mqb/checkpoint/mysql"
 	"github.com/mqbridge/mqb/checkpoint/postgres"
+	"github.com/mqbridge/mqb/checkpoint/sqlite"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/lease"
 	"github.com/mqbridge/mqb/route"
@@ -61,12 +64,22 @@ func openStore(ctx context.Context, sink connectors.Sink, spec *route.Spec, c le
 		if db, t, ok := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/"); ok {
 			u.Path, table = "/"+db, t
 		}
-		s, err := postgres.Open(ctx, u.String(), table)
-		if err != nil {
-			return nil, nil, err
-		}
-		return s, s.Close, nil
+		return opened(postgres.Open(ctx, u.String(), table))
+	case "mysql", "mariadb":
+		return opened(mysql.Open(ctx, spec.CheckpointStore))
+	case "file":
+		return opened(file.Open(ctx, spec.CheckpointStore))
+	case "sqlite":
+		return opened(sqlite.Open(ctx, spec.CheckpointStore))
 	}
 	return nil, nil, connectors.Permanent(fmt.Errorf("checkpoint_store %s: not supported yet", route.MaskURL(spec.CheckpointStore)),
 		"use the default, or postgres://")
+}
+
+// opened adds the function that closes a store to what its Open returned.
+func opened[S checkpoint.Store](s S, err error) (checkpoint.Store, func() error, error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, s.Close, nil
 }

@@ -82,6 +82,28 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
+// Another node than the one that has the positions on its disk would begin anew.
+func TestPlacementFollowsTheStoreOfThePositions(t *testing.T) {
+	t.Parallel()
+	var i inventory
+	types := i.registry()
+	for store, want := range map[string]placement{
+		"": anywhere, "postgres://h/db": anywhere, "file:///dir": oneNode, "sqlite:///x.db": oneNode,
+	} {
+		spec := &route.Spec{
+			Input:           route.Endpoint{Type: "listed", Config: &listedConfig{Locality: string(route.Shared)}},
+			Output:          route.Endpoint{Type: "sunk", Config: &sunkConfig{Locality: string(route.Shared)}},
+			CheckpointStore: store,
+		}
+		if got := placementOf(spec, types); got != want {
+			t.Errorf("store %q: %d, want %d", store, got, want)
+		}
+		if spec.SharedStorage = true; placementOf(spec, types) != anywhere {
+			t.Errorf("store %q on shared storage is not anywhere", store)
+		}
+	}
+}
+
 func TestStatusTooLargeKeepsWhatIsLoud(t *testing.T) {
 	t.Parallel()
 	s := lease.NodeStatus{Node: "n"}

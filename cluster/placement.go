@@ -15,8 +15,9 @@ const (
 	anywhere placement = iota
 	// perNode: each node lists what is on it, and holds it.
 	perNode
-	// oneNode: the leader lists, one node holds all: the sink is on that node's
-	// disk, and output that is spread over several disks is no output of one route.
+	// oneNode: the leader lists, one node holds all: the sink, or the store of the
+	// positions, is on that node's disk. Output that is spread over several disks is
+	// no output of one route, and another node would not find the positions.
 	oneNode
 )
 
@@ -33,7 +34,7 @@ func placementOf(spec *route.Spec, types route.Types) placement {
 	switch {
 	case source == route.EveryNode, source == route.NodeLocal && !spec.SharedStorage:
 		return perNode
-	case sink == route.NodeLocal && !spec.SharedStorage:
+	case sink == route.NodeLocal && !spec.SharedStorage, spec.StoreLocality() == route.NodeLocal:
 		return oneNode
 	}
 	return anywhere

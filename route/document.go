@@ -23,7 +23,7 @@ func Document(types Types) string {
 	p.row("`output`", "an endpoint", "`null`", "Where they go. Without one they are discarded.")
 	p.fields(reflect.TypeFor[routeKeys](), "")
 	p.text("\nRefused as not supported yet: " + codeList(unsupportedRouteKeys) + ".")
-	p.text("\n`checkpoint_store` takes `coordinator`, `memory` (for tests: it ends with its process) or `postgres://user:password@host/database`.")
+	p.text("\n" + storesDocument())
 
 	p.text("\n## Endpoints")
 	for _, name := range types.EndpointNames() {

@@ -227,7 +227,11 @@ func (j *judge) store() {
 	if scheme == "" {
 		scheme = "coordinator"
 	}
-	j.say(question, "yes", "in the "+scheme+", under the epoch of the partition")
+	where := "in the " + scheme
+	if j.spec.StoreLocality() == NodeLocal {
+		where += " on the disk of one node, which alone can hold the partition"
+	}
+	j.say(question, "yes", where+", under the epoch of the partition")
 }
 
 // stagesReplay: is a batch that is made again the same batch?

@@ -1,10 +1,6 @@
 package route
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
+import "time"
 
 // routeKeys are the keys of a route beside input and output. Their defaults
 // stand here and nowhere else:
@@ -82,32 +78,6 @@ var oneSided = map[string]Side{
 	"fanout": Output, "null": Output, "reader": Output, "request": Output, "response": Output, "switch": Output,
 	"elasticsearch": Output, "meilisearch": Output, "qdrant": Output, "typesense": Output,
 	"postgres_cdc": Input, "sequence": Input,
-}
-
-// Stores that checkpoint_store can name, by scheme; the others of the dialect
-// and of the design are refused until they exist.
-var (
-	checkpointStores            = []string{"coordinator", "memory", "postgres", "postgresql"}
-	unsupportedCheckpointStores = []string{"abfs", "az", "etcd", "file", "gs", "kafka", "mariadb", "mongodb", "mongodb+srv", "mysql", "s3", "sqlite"}
-)
-
-// checkStore returns what is wrong with a checkpoint_store, nil if nothing is.
-func checkStore(url string) *ConfigError {
-	scheme, rest, isURL := strings.Cut(url, "://")
-	for _, s := range checkpointStores {
-		if scheme == s && (isURL && rest != "" || s == "coordinator" || s == "memory") {
-			return nil
-		}
-	}
-	for _, s := range unsupportedCheckpointStores {
-		if isURL && scheme == s {
-			return &ConfigError{Msg: fmt.Sprintf("a %s store is not supported yet", s), Hint: "coordinator or postgres://host/db"}
-		}
-	}
-	if !isURL {
-		return &ConfigError{Msg: "a store in the source database (a bare name) is not supported yet", Hint: "coordinator or postgres://host/db"}
-	}
-	return &ConfigError{Msg: fmt.Sprintf("unknown store %q", scheme), Hint: didYouMean(scheme, checkpointStores)}
 }
 
 func (k *routeKeys) spec() *Spec {
