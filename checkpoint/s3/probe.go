@@ -58,9 +58,13 @@ func (s *Store) probeOnce(ctx context.Context) error {
 }
 
 const (
-	// probeBytes is the length of a probe's object: more than all buffers that
-	// would let a store see only the whole of it, or nothing.
-	probeBytes = 256 << 10
+	// heldBytes is the length of the PUT that is sent by half: more than all
+	// buffers that would let a store see only the whole of it, or nothing.
+	heldBytes = 256 << 10
+	// wholeBytes is the length of the others. Little, as a store that refuses one
+	// before it has read it closes the connection, and what was sent and not read
+	// would destroy the answer.
+	wholeBytes = 1 << 10
 	// settle is how long half a PUT stands in the store before the other one is
 	// made, so that a store that compares too early has done so.
 	settle = 200 * time.Millisecond
@@ -162,13 +166,17 @@ func (t *trial) race(ctx context.Context, c condition) error {
 	}
 	switch {
 	case early == nil && second == nil:
+		// Told apart for people only: either is the end.
+		if err := t.refuses(ctx, c, "whose condition did not hold"); err != nil {
+			return err
+		}
 		return t.unsafe("races " + c.String() + ": a PUT whose body was sent by half, and finished after another one had taken its place, replaced it")
 	case early != nil && second != nil:
 		return t.mustWrite(c, second)
 	}
-	lost, winner := early, byte('2')
+	lost, winner := early, bytes.Repeat([]byte{'2'}, wholeBytes)
 	if second != nil {
-		lost, winner = second, '1'
+		lost, winner = second, bytes.Repeat([]byte{'1'}, heldBytes)
 	}
 	if !refusal(lost) {
 		return fmt.Errorf("probe %s: %s: %w", t.Identity(), c, lost)
@@ -181,7 +189,7 @@ func (t *trial) refuses(ctx context.Context, c condition, where string) error {
 	_, err := t.put(ctx, c, whole('3'))
 	switch {
 	case err == nil:
-		return t.unsafe("ignores " + c.String() + ": a PUT " + where + " was done")
+		return t.unsafe("ignores " + c.String() + ": it did a PUT " + where)
 	case !refusal(err):
 		return t.mustWrite(c, err)
 	}
@@ -189,17 +197,17 @@ func (t *trial) refuses(ctx context.Context, c condition, where string) error {
 }
 
 // holds checks that the object is the winner's: an answer is not yet a deed.
-func (t *trial) holds(ctx context.Context, c condition, want byte) error {
+func (t *trial) holds(ctx context.Context, c condition, want []byte) error {
 	out, err := t.client.API.GetObject(ctx, &api.GetObjectInput{Bucket: &t.client.Bucket, Key: &t.object})
 	if err != nil {
 		return fmt.Errorf("probe %s: read back: %w", t.Identity(), err)
 	}
 	defer out.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(out.Body, probeBytes+1))
+	body, err := io.ReadAll(io.LimitReader(out.Body, heldBytes+1))
 	if err != nil {
 		return fmt.Errorf("probe %s: read back: %w", t.Identity(), err)
 	}
-	if !bytes.Equal(body, bytes.Repeat([]byte{want}, probeBytes)) {
+	if !bytes.Equal(body, want) {
 		return t.unsafe("reverts objects: a PUT that it refused under " + c.String() + " replaced the one it had accepted")
 	}
 	return nil
@@ -231,8 +239,8 @@ func refusal(err error) bool {
 }
 
 // put sends body as it comes, unsigned, since a signature would want all of it first.
-func (t *trial) put(ctx context.Context, c condition, body io.Reader) (etag string, err error) {
-	in := &api.PutObjectInput{Bucket: &t.client.Bucket, Key: &t.object, Body: body, ContentLength: aws.Int64(probeBytes)}
+func (t *trial) put(ctx context.Context, c condition, body probeBody) (etag string, err error) {
+	in := &api.PutObjectInput{Bucket: &t.client.Bucket, Key: &t.object, Body: body, ContentLength: aws.Int64(body.Size())}
 	switch c.header {
 	case ifNoneMatch:
 		in.IfNoneMatch = &c.value
@@ -260,7 +268,12 @@ func (t *trial) remove(ctx context.Context) {
 // removeTimeout bounds the removal of a probe's object.
 const removeTimeout = 3 * time.Second
 
-func whole(b byte) io.Reader { return bytes.NewReader(bytes.Repeat([]byte{b}, probeBytes)) }
+type probeBody interface {
+	io.Reader
+	Size() int64
+}
+
+func whole(b byte) probeBody { return bytes.NewReader(bytes.Repeat([]byte{b}, wholeBytes)) }
 
 // heldBody is a body whose second half waits for release.
 type heldBody struct {
@@ -274,15 +287,17 @@ func holdBack(b byte) *heldBody {
 	return &heldBody{content: b, half: make(chan struct{}), release: make(chan struct{})}
 }
 
+func (h *heldBody) Size() int64 { return heldBytes }
+
 func (h *heldBody) Read(p []byte) (int, error) {
-	end := probeBytes
+	end := heldBytes
 	switch {
-	case h.sent < probeBytes/2:
-		end = probeBytes / 2
-	case h.sent == probeBytes/2:
+	case h.sent < heldBytes/2:
+		end = heldBytes / 2
+	case h.sent == heldBytes/2:
 		close(h.half)
 		<-h.release
-	case h.sent == probeBytes:
+	case h.sent == heldBytes:
 		return 0, io.EOF
 	}
 	n := min(len(p), end-h.sent)

@@ -30,8 +30,10 @@ func TestStore(t *testing.T) {
 			client := server.Client(t, bucket)
 			url := server.URL(bucket + "/some/prefix")
 			return &storetest.Subject{
-				Open:   func(t *testing.T) checkpoint.Store { return open(t, url) },
-				Tamper: func(t *testing.T, key string, change func([]byte) []byte) { tamper(t, client, "some/prefix/"+key+".json", change) },
+				Open: func(t *testing.T) checkpoint.Store { return open(t, url) },
+				Tamper: func(t *testing.T, key string, change func([]byte) []byte) {
+					tamper(t, client, "some/prefix/"+key+".json", change)
+				},
 			}
 		},
 	})

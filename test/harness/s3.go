@@ -138,7 +138,7 @@ func buildVersitygw(dir, version string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-trimpath", "-o", filepath.Join(dir, "versitygw")}
+	args := []string{"build", "-o", filepath.Join(dir, "versitygw")}
 	if version != S3Version {
 		args = append(args, "-modfile=v"+version+".mod")
 	}
