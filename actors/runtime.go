@@ -39,7 +39,9 @@ type runtimes struct {
 }
 
 type runtimeEntry struct {
-	mu   sync.Mutex // held while building, so that one partition builds for all
+	// turn holds one token while somebody builds: one partition builds for all,
+	// and the others can be stopped while they wait.
+	turn chan struct{}
 	rt   *runtime
 	refs int
 }
@@ -54,7 +56,7 @@ func (rs *runtimes) get(ctx context.Context, uid string, generation uint64, spec
 	rs.mu.Lock()
 	e := rs.open[key]
 	if e == nil {
-		e = &runtimeEntry{}
+		e = &runtimeEntry{turn: make(chan struct{}, 1)}
 		rs.open[key] = e
 	}
 	e.refs++
@@ -71,8 +73,13 @@ func (rs *runtimes) get(ctx context.Context, uid string, generation uint64, spec
 			e.rt.close()
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	select {
+	case e.turn <- struct{}{}:
+	case <-ctx.Done():
+		release()
+		return nil, nil, ctx.Err()
+	}
+	defer func() { <-e.turn }()
 	if e.rt == nil {
 		rt, err := rs.build(ctx, spec)
 		if err != nil {
@@ -129,11 +136,13 @@ func (rs *runtimes) close() {
 	rs.open = map[runtimeKey]*runtimeEntry{}
 	rs.mu.Unlock()
 	for _, e := range open {
-		if e.mu.TryLock() {
+		select {
+		case e.turn <- struct{}{}:
 			if e.rt != nil {
 				e.rt.close()
 			}
-			e.mu.Unlock()
+			<-e.turn
+		default:
 		}
 	}
 }
