@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -35,12 +36,16 @@ type attempt struct {
 	want  Desired
 	log   *slog.Logger
 	run   string // names this run in the record
-	// keepUntil: ownership is kept after a connection error until then.
-	keepUntil time.Time
+	// failingSince is when the first of the attempts in a row failed that got
+	// nowhere; zero if the one before this did not.
+	failingSince time.Time
+	// held: the owner key may be ours from an earlier attempt.
+	held bool
 
 	drain     chan struct{} // closed: stop softly
 	drainOnce sync.Once
 
+	tried bool         // a request to acquire was sent
 	owned *lease.Owned // set once acquired
 }
 
@@ -48,15 +53,18 @@ type attempt struct {
 type outcome struct {
 	class connectors.Class
 	err   error
-	// kept: this node still holds the owner key.
+	// kept: this node holds the owner key, or may.
 	kept bool
 	// done: the input ended and the route exits there.
 	done bool
 	// finished: the intents of an older generation are done; go on with the
 	// current one at once.
 	finished bool
-	// ran: the pipeline was running; back-off starts anew.
+	// ran: the pipeline was running.
 	ran bool
+	// progressed: it committed something, or ran for longer than a partition that
+	// gets nowhere is kept; back-off starts anew.
+	progressed bool
 }
 
 func (a *attempt) softStop() { a.drainOnce.Do(func() { close(a.drain) }) }
@@ -74,14 +82,13 @@ func (a *attempt) draining() bool {
 func (a *attempt) do(ctx context.Context) (out outcome) {
 	leave, ok := a.node.enter(ctx, a.view.key, a.drain)
 	if !ok {
-		return outcome{class: connectors.ClassStopped, err: context.Canceled}
+		return outcome{class: connectors.ClassStopped, err: context.Canceled, kept: a.held}
 	}
 	defer leave()
 	func() {
 		defer func() {
 			if v := recover(); v != nil {
-				out.err = &connectors.Error{Class: connectors.ClassBug, Err: fmt.Errorf("panic: %v", v)}
-				a.log.Error("panic in a partition", "panic", v, "stack", stack())
+				out.err = &connectors.Error{Class: connectors.ClassBug, Err: &pipeline.PanicError{Value: v, Stack: debug.Stack()}}
 			}
 		}()
 		out.err = a.try(ctx, &out)
@@ -132,7 +139,6 @@ func (a *attempt) watchGate(ctx context.Context, gate func() error, cancel conte
 // partition with a new epoch.
 func (a *attempt) acquire(ctx context.Context) error {
 	cfg := &a.node.cfg
-	a.view.set(lease.StateAcquiring)
 	for {
 		changed := cfg.Session.Changed()
 		if cfg.Session.Gate() == nil {
@@ -142,7 +148,9 @@ func (a *attempt) acquire(ctx context.Context) error {
 			return err
 		}
 	}
+	a.view.set(lease.StateAcquiring) // until here it was suspended, if it was
 	for {
+		a.tried = true
 		owned, err := cfg.Owners.Acquire(ctx, lease.AcquireRequest{
 			Route: a.route.Name, RouteUID: a.route.UID, Generation: a.route.Generation,
 			Partition: a.want.Partition.ID, AssignmentRev: a.want.AssignmentRev, RouteRev: a.route.Rev,
@@ -215,11 +223,26 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	defer giveBack()
 	a.view.setGuarantee(string(rt.inference.Guarantee))
 	p := partitionOf(a.want.Partition)
-	prepared, err := rt.sink.Prepare(ctx, p)
-	if err != nil {
+	// The connection is the writer's once that is open.
+	var prepared connectors.Prepared
+	closePrepared := func() {
+		if prepared != nil {
+			_ = prepared.Close()
+			prepared = nil
+		}
+	}
+	defer closePrepared()
+	prepare := func() error {
+		closePrepared()
+		c, err := rt.sink.Prepare(ctx, p)
+		if err == nil {
+			prepared = c
+		}
+		return err
+	}
+	if err := prepare(); err != nil {
 		return fmt.Errorf("prepare sink: %w", err)
 	}
-	defer func() { _ = prepared.Close() }()
 
 	key := checkpoint.Key{Cluster: cfg.ClusterName, RouteUID: a.route.UID, Partitioning: partitioning,
 		Partition: a.want.Partition.ID, Leg: theLeg}.String()
@@ -239,13 +262,13 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 			return connectors.Permanent(fmt.Errorf("part %s was promised by generation %d, whose spec is gone", claimed.Record.Intents[0].Name, claimed.Record.Generation),
 				"apply that spec again, or reset the checkpoint")
 		}
-		_ = prepared.Close()
+		closePrepared()
 		giveBack()
 		if rt, giveBack, err = a.node.runtimes.get(ctx, a.route.UID, claimed.Record.Generation, old); err != nil {
 			return err
 		}
 		defer giveBack()
-		if prepared, err = rt.sink.Prepare(ctx, p); err != nil {
+		if err := prepare(); err != nil {
 			return fmt.Errorf("prepare sink of generation %d: %w", claimed.Record.Generation, err)
 		}
 		spec, finishOnly = old, true
@@ -255,15 +278,17 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	claim := connectors.Claim{
 		Route: a.route.Name, RouteUID: a.route.UID, Series: a.route.Series, Generation: a.route.Generation,
 		Leg: theLeg, Node: cfg.Name, Partition: p, Epoch: a.owned.Epoch, Run: a.run, Key: key,
-		Record: claimed.Record, Resumed: claimed.Resumed, Late: a.want.Partition.Late, Spec: spec, Budget: cfg.Budget,
+		Record: claimed.Record, Resumed: claimed.Resumed, Late: a.want.Partition.Late, Spec: spec, Budget: cfg.Budget.Share(),
 		Gate: gate, Log: a.log,
 	}
+	defer claim.Budget.Close()
 	claim.Reject = a.rejecter(spec)
 	hook.At("run.claimed")
 	writer, err := prepared.Open(ctx, claim)
 	if err != nil {
 		return fmt.Errorf("open sink: %w", err)
 	}
+	prepared = nil
 	if claim.Record, err = pipeline.Recover(ctx, claim, writer, rt.store); err != nil {
 		_ = writer.Close()
 		return fmt.Errorf("finish the part of the owner before: %w", err)
@@ -286,6 +311,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	a.view.set(lease.StateRunning)
 	a.log.Info("running", "position", a.view.status().Position, "took", time.Since(started).Round(time.Millisecond))
 	out.ran = true
+	began, commits := time.Now(), a.view.stats.Commits.Load()
 	err = pipeline.Run(ctx, pipeline.Config{
 		Claim: claim, Reader: reader, Writer: writer, Middlewares: mws, Store: rt.store,
 		Stats: &a.view.stats, FinishOnly: finishOnly, Drain: a.drain,
@@ -299,6 +325,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 			}
 		},
 	})
+	out.progressed = a.view.stats.Commits.Load() > commits || time.Since(began) >= spec.GiveUpAfter
 	if err == nil {
 		a.markClaimed(ctx, rt)
 		out.finished = finishOnly
@@ -348,9 +375,13 @@ func (a *attempt) markClaimed(ctx context.Context, rt *runtime) {
 	}
 }
 
-// settleOwnership keeps, releases or drops the owner key, as the class says.
+// settleOwnership keeps, releases or drops the owner key, as the class says. What
+// it cannot find out leaves the key as kept: the lease lives on, so a key that
+// nobody drops would keep every other node out for as long as this one lives.
 func (a *attempt) settleOwnership(out *outcome) {
 	if a.owned == nil {
+		// An acquire that failed may have taken effect, but for one that was refused.
+		out.kept = a.held || a.tried && !isNotAssigned(out.err)
 		return
 	}
 	cfg := &a.node.cfg
@@ -358,7 +389,8 @@ func (a *attempt) settleOwnership(out *outcome) {
 	defer cancel()
 	release := func() {
 		if err := cfg.Owners.Release(ctx, *a.owned); err != nil {
-			a.log.Debug("ownership not released; it goes with the lease", "error", err)
+			out.kept = true
+			a.log.Debug("ownership not released", "error", err)
 		}
 	}
 	switch out.class {
@@ -371,7 +403,7 @@ func (a *attempt) settleOwnership(out *outcome) {
 	case connectors.ClassSuspended, connectors.ClassBug:
 		out.kept = true
 	case connectors.ClassConnection, connectors.ClassRetryable:
-		if time.Now().Before(a.keepUntil) && !a.draining() {
+		if !a.gaveUp(out) && !a.draining() {
 			out.kept = true
 			return
 		}
@@ -383,6 +415,7 @@ func (a *attempt) settleOwnership(out *outcome) {
 		// counter to what the store has seen, and start over.
 		mine, err := cfg.Owners.Mine(ctx, *a.owned)
 		if err != nil || !mine {
+			out.kept = err != nil
 			return
 		}
 		var fenced *checkpoint.FencedError
@@ -395,6 +428,11 @@ func (a *attempt) settleOwnership(out *outcome) {
 	default:
 		release()
 	}
+}
+
+// gaveUp: attempts in a row have got nowhere for give_up_after.
+func (a *attempt) gaveUp(out *outcome) bool {
+	return !out.progressed && !a.failingSince.IsZero() && time.Since(a.failingSince) >= a.route.Spec.GiveUpAfter
 }
 
 // rejecter applies the route's on_error to one record. Repeated drops are logged

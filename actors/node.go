@@ -226,6 +226,13 @@ func (n *Node) Stop(ctx context.Context) error {
 	return nil
 }
 
+// leaving: Stop was called.
+func (n *Node) leaving() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stopped
+}
+
 func (n *Node) empty(ctx context.Context) error {
 	for {
 		changed := n.Changed()

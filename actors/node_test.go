@@ -51,14 +51,18 @@ type bench struct {
 
 type faultConfig struct{}
 
-// setup starts a node over a coordinator of its own.
-func setup(t *testing.T, timing Timing) *bench {
+// setup starts a node over a coordinator of its own. more adds endpoint types.
+func setup(t *testing.T, timing Timing, more ...func([]connectors.Type) []connectors.Type) *bench {
 	t.Helper()
 	b := &bench{t: t, c: leasememory.New(), keys: lease.NewKeys("test"), dir: t.TempDir(), routes: map[string]Route{}}
 	calm := func(context.Context, *message.Batch) error { return nil }
 	b.fault.Store(&calm)
 	log := slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	b.reg = connectors.NewRegistry([]connectors.Type{file.Type(), null.Type()}, []connectors.MiddlewareType{{
+	types := []connectors.Type{file.Type(), null.Type()}
+	for _, add := range more {
+		types = add(types)
+	}
+	b.reg = connectors.NewRegistry(types, []connectors.MiddlewareType{{
 		MiddlewareType: route.MiddlewareType{Name: "fault", NewConfig: func() any { return &faultConfig{} }, Input: true, Output: true,
 			Capabilities: func(any) route.MiddlewareCapabilities {
 				return route.MiddlewareCapabilities{Shape: route.ShapeMap, ReplaySame: true}

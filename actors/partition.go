@@ -5,8 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"runtime/debug"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/mqbridge/mqb/actors/pipeline"
 	"github.com/mqbridge/mqb/connectors"
@@ -51,12 +52,12 @@ type partitionActor struct {
 	cancel   context.CancelFunc
 	stopping bool
 	restart  bool // the attempt is being stopped to start another generation
-	held     bool // the owner key is ours although no attempt runs
+	held     bool // the owner key is, or may be, ours although no attempt runs
 	done     bool
-	seq      int // of the back-off that is waited for
+	seq      int // of the back-off, or of the lost lease, that is waited for
 
 	failures  int       // in a row
-	failingAt time.Time // first of them
+	failingAt time.Time // first of those that got nowhere
 	panics    []time.Time
 }
 
@@ -94,19 +95,28 @@ func (a *partitionActor) receive(self pid, msg any) {
 
 func (a *partitionActor) start() {
 	a.seq++
-	if a.failingAt.IsZero() {
-		a.failingAt = time.Now()
-	}
+	a.done = false
 	at := &attempt{node: a.node, view: a.view, route: a.route, want: a.want, log: a.log, run: newRun(),
-		keepUntil: a.failingAt.Add(a.route.Spec.GiveUpAfter), drain: make(chan struct{})}
-	ctx, cancel := context.WithCancel(a.node.ctx)
-	a.cur, a.cancel = at, cancel
+		failingSince: a.failingAt, held: a.held, drain: make(chan struct{})}
+	ctx := a.own()
+	cancel := a.cancel
+	a.cur = at
 	self := a.self
 	go func() {
 		out := at.do(ctx)
 		cancel()
 		a.node.engine.send(self, ended{at, out})
 	}()
+}
+
+// own ends what the actor had running and returns the context of what it runs next.
+func (a *partitionActor) own() context.Context {
+	if a.cancel != nil {
+		a.cancel()
+	}
+	ctx, cancel := context.WithCancel(a.node.ctx)
+	a.cancel = cancel
+	return ctx
 }
 
 // update takes over a new route or assignment. A changed generation stops the
@@ -123,7 +133,6 @@ func (a *partitionActor) update(msg update) {
 		a.restart = true
 		a.softStop()
 	case a.cur == nil && (changed || moved && !a.done):
-		a.done = false
 		a.failures, a.failingAt = 0, time.Time{}
 		a.start()
 	}
@@ -165,7 +174,7 @@ func (a *partitionActor) overdue(msg overdue) {
 // ended decides what follows an attempt.
 func (a *partitionActor) ended(out outcome) {
 	a.cur, a.held = nil, out.kept
-	if out.ran {
+	if out.progressed {
 		a.failures, a.failingAt = 0, time.Time{}
 	}
 	a.report(out)
@@ -178,9 +187,33 @@ func (a *partitionActor) ended(out outcome) {
 	case out.done:
 		a.done = true
 		a.view.set(lease.StateDone)
+		a.watchLease()
 	default:
 		a.failed(out)
 	}
+}
+
+// watchLease starts a partition that is done over when the lease that its owner
+// key hangs on is lost: nobody would hold it any more, and nobody else is asked
+// to. The new run finds the end again at once.
+func (a *partitionActor) watchLease() {
+	a.seq++
+	ctx, session, seq, e, self := a.own(), a.node.cfg.Session, a.seq, a.node.engine, a.self
+	held := session.Generation()
+	go func() {
+		for {
+			changed := session.Changed()
+			if session.Generation() != held {
+				e.send(self, again{seq})
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 }
 
 func (a *partitionActor) failed(out outcome) {
@@ -193,6 +226,7 @@ func (a *partitionActor) failed(out outcome) {
 		a.view.set(lease.StateUnassigned)
 		a.retry(a.backoff(), nil)
 	case connectors.ClassStopped:
+		a.view.set(lease.StateAcquiring) // nothing runs, whatever it was that stopped it
 		a.retry(a.backoff(), nil)
 	case connectors.ClassBug:
 		now := time.Now()
@@ -205,7 +239,7 @@ func (a *partitionActor) failed(out outcome) {
 			a.retry(t.Quarantine, out.err)
 			return
 		}
-		a.retry(a.backoff(), nil)
+		a.tryAgain(out.err)
 	case connectors.ClassConnection, connectors.ClassRetryable:
 		if isNotAssigned(out.err) {
 			// The scheduler has something else in mind; an update or a stop follows.
@@ -213,16 +247,24 @@ func (a *partitionActor) failed(out outcome) {
 			a.retry(a.backoff(), nil)
 			return
 		}
-		if !out.kept && a.failures > 0 {
+		if a.failingAt.IsZero() {
+			a.failingAt = time.Now()
+		}
+		if time.Since(a.failingAt) >= a.route.Spec.GiveUpAfter {
 			a.retry(min(t.Quarantine, a.backoff()*2), out.err)
 			return
 		}
-		wait := a.backoff()
-		a.view.fail(lease.StateAcquiring, out.err, time.Now().Add(wait))
-		a.retry(wait, nil)
+		a.tryAgain(out.err)
 	default:
 		a.retry(t.Quarantine, out.err)
 	}
+}
+
+// tryAgain backs off, showing why.
+func (a *partitionActor) tryAgain(err error) {
+	wait := a.backoff()
+	a.view.fail(lease.StateAcquiring, err, time.Now().Add(wait))
+	a.retry(wait, nil)
 }
 
 // retry starts another attempt after d; quarantine, if not nil, is the error that
@@ -284,22 +326,46 @@ func isNotAssigned(err error) bool {
 	return errors.Is(err, lease.ErrNotAssigned) || errors.Is(err, lease.ErrOwned)
 }
 
-// gone gives the owner key back and leaves.
+// gone gives the owner key back and leaves. While the coordinator does not answer
+// and the lease lives, it asks again: the key would outlast this partition, and
+// keep every other node out for as long as this one lives.
 func (a *partitionActor) gone() {
-	self := a.self
+	self, n, key := a.self, a.node, a.view.key
+	ctx := a.own()
+	cancel := a.cancel
 	release := a.held
 	a.held = false
 	go func() {
+		defer cancel()
 		if release {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			defer cancel()
-			if _, err := a.node.cfg.Owners.Drop(ctx, a.route.Name, a.want.Partition.ID); err != nil {
-				a.log.Debug("ownership not released; it goes with the lease", "error", err)
-			}
+			a.drop(ctx, key)
 		}
-		a.node.dropView(a.view)
-		a.node.engine.send(a.parent, partitionGone{partition: a.want.Partition.ID, pid: self})
+		n.dropView(a.view)
+		n.engine.send(a.parent, partitionGone{partition: key.partition, pid: self})
 	}()
 }
 
-func stack() string { return string(debug.Stack()) }
+func (a *partitionActor) drop(ctx context.Context, key partitionKey) {
+	cfg := &a.node.cfg
+	held := cfg.Session.Generation()
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = cfg.Timing.Backoff, cfg.Timing.BackoffMax
+	for {
+		try, cancel := context.WithTimeout(ctx, 2*time.Second)
+		_, err := cfg.Owners.Drop(try, key.route, key.partition)
+		cancel()
+		if err == nil || ctx.Err() != nil || errors.Is(err, lease.ErrClosed) || cfg.Session.Generation() != held {
+			return // a key that is left goes with its lease
+		}
+		if a.node.leaving() {
+			return // the process is ending, and its lease with it
+		}
+		a.log.Debug("ownership not released, will try again", "error", err)
+		t := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
