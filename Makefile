@@ -7,7 +7,6 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 GO ?= go
-export CGO_ENABLED ?= 1
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/mqbridge/mqb/cluster.Version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -31,10 +30,10 @@ test:
 	./test/run.sh
 
 bench:
-	$(GO) run ./test/bench
+	CGO_ENABLED=0 $(GO) run ./test/bench $(BENCH)
 
 demo: build
-	$(GO) run ./test/demo -bin bin
+	CGO_ENABLED=0 $(GO) run ./test/demo -bin bin
 
 clean:
 	rm -rf bin

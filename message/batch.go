@@ -236,7 +236,7 @@ func (b *Batch) Bytes() int { return len(b.Arena) }
 // Release gives the batch back. Safe to call once per Get; the batch must not be
 // touched afterwards.
 func (b *Batch) Release() {
-	b.lease.release()
+	b.lease.Release()
 	if b.pool != nil {
 		b.pool.put(b)
 	}

@@ -92,13 +92,28 @@ func (g *Budget) Acquire(ctx context.Context, n int64) (Lease, error) {
 	return Lease{g: g, n: n}, nil
 }
 
+// TryAcquire is Acquire without the wait; ok is false when there is no room now.
+func (g *Budget) TryAcquire(n int64) (l Lease, ok bool) {
+	if n = min(n, g.size); !g.sem.TryAcquire(n) {
+		return Lease{}, false
+	}
+	return Lease{g: g, n: n}, true
+}
+
+// Join adds another lease of the same budget to l.
+func (l *Lease) Join(other Lease) { l.g, l.n = other.g, l.n+other.n }
+
+// Bytes is the size of the share.
+func (l *Lease) Bytes() int64 { return l.n }
+
 // Lease is a share of a Budget, given back once.
 type Lease struct {
 	g *Budget
 	n int64
 }
 
-func (l *Lease) release() {
+// Release gives the share back. Calling it again does nothing.
+func (l *Lease) Release() {
 	if l.g != nil && l.n > 0 {
 		l.g.release(l.n)
 	}

@@ -41,7 +41,23 @@ type gather struct {
 	spans []span    // of each batch
 	end   message.Position
 	tally tally
-	stop  error // returned after this transaction committed
+	stop  error         // returned after this transaction committed
+	room  message.Lease // of the process's budget, for what txn holds
+}
+
+// fits takes room in the process's budget for what the transaction has grown by.
+// It never waits: a writer that waited for memory with rows in its hands could
+// wait for itself. Without room the transaction ends where it is (invariant 8).
+func (g *gather) fits(budget *message.Budget) bool {
+	grown := int64(g.txn.Bytes()) - g.room.Bytes()
+	if grown <= 0 {
+		return true
+	}
+	more, ok := budget.TryAcquire(grown)
+	if ok {
+		g.room.Join(more)
+	}
+	return ok
 }
 
 // span is the rows [from, next span's from) of one batch, whose positions are
@@ -107,7 +123,7 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 	switch {
 	case g.stop != nil:
 		return c.flush(ctx)
-	case len(g.rows) >= txnRows || g.txn.Bytes() >= txnBytes:
+	case len(g.rows) >= txnRows || g.txn.Bytes() >= txnBytes || !g.fits(c.r.Claim.Budget):
 		return c.start(ctx)
 	case len(g.rows) == 0:
 		// Nothing to write so far: only the position moves, and that can wait.
@@ -168,8 +184,11 @@ func (c *inTxn) finish()             { close(c.commits) }
 
 func (c *inTxn) background(ctx context.Context) error {
 	for g := range c.commits {
-		err := c.commit(ctx, g)
-		g.txn.Discard()
+		err := func() error {
+			defer g.room.Release() // also when the sink panics
+			defer g.txn.Discard()
+			return c.commit(ctx, g)
+		}()
 		c.results <- commitResult{rows: g.rows, err: err}
 		if err != nil {
 			return err
@@ -268,6 +287,7 @@ func (c *inTxn) abandon() {
 	if c.cur != nil {
 		c.lost.add(c.cur.tally)
 		c.cur.txn.Discard()
+		c.cur.room.Release()
 	}
 	c.r.Stats.returned(c.lost)
 }

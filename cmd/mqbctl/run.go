@@ -31,9 +31,9 @@ import (
 )
 
 const (
-	// runHeadroom is what the process may take beside the messages that --memory
-	// bounds.
-	runHeadroom = 64 << 20
+	// runHeadroom is what the Go heap may take beside the messages that --memory
+	// bounds; the whole process may take 64 MiB beside them.
+	runHeadroom = 36 << 20
 	// runDrain bounds what an interrupt waits for.
 	runDrain = 10 * time.Second
 	// Pace of the progress: a line that is written over, or lines of a log.

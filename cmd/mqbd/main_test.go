@@ -41,8 +41,23 @@ type process struct {
 	*client.Client
 }
 
-// start runs mqbd with its own working directory and waits until it listens.
+// start launches mqbd and waits until it listens.
 func start(t *testing.T, dir string, env []string, args ...string) *process {
+	t.Helper()
+	p := launch(t, dir, env, args...)
+	_, rest, _ := strings.Cut(p.until(t, "node started"), "address=")
+	p.addr, _, _ = strings.Cut(rest, " ")
+	c, err := client.New(p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	p.Client = c
+	return p
+}
+
+// launch runs mqbd with its own working directory.
+func launch(t *testing.T, dir string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(os.Args[0], args...)}
 	p.cmd.Dir = dir
@@ -67,14 +82,6 @@ func start(t *testing.T, dir string, env []string, args ...string) *process {
 		}
 	})
 	p.line = bufio.NewScanner(r)
-	_, rest, _ := strings.Cut(p.until(t, "node started"), "address=")
-	p.addr, _, _ = strings.Cut(rest, " ")
-	c, err := client.New(p.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	p.Client = c
 	return p
 }
 
@@ -365,7 +372,8 @@ func TestSettingsThatCannotWorkAreRefusedTogether(t *testing.T) {
 	}{
 		"beyond loopback": {"", []string{"--listen", "0.0.0.0:7070"}, []string{"loopback"}},
 		"by name":         {"", []string{"--listen", "example.com:7070"}, []string{"loopback"}},
-		"etcd":            {"", []string{"--coordinator", "etcd://h:2379"}, []string{"not supported yet"}},
+		"etcd":            {"", []string{"--coordinator", "etcd://h", "--join", "h:1"}, []string{"host:port", "--join is for"}},
+		"coordinator":     {"", []string{"--coordinator", "etdc://u:secret@h:1"}, []string{"use raft or etcd://"}},
 		"tls and ttl": {"", []string{"--tls-cert", "x", "--lease-ttl", "1s", "--voters", "4"},
 			[]string{"not supported yet", "at least 2s", "odd"}},
 		"unknown key": {"nmae: x\n", nil, []string{`unknown key "nmae"`}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/mqbridge/mqb/lease/etcd"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 	"github.com/spf13/pflag"
@@ -36,6 +37,8 @@ type options struct {
 	LogLevel     string
 	LogFormat    string
 
+	etcd *etcd.Options // of Coordinator; nil with the embedded raft
+
 	config                                  string
 	tlsCert, tlsKey, tlsCA, tokenFile, host string
 }
@@ -54,7 +57,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Advertise, "advertise", "", "`address` by which other nodes reach this one (default: that of --listen)")
 	fs.StringSliceVar(&o.Join, "join", nil, "`address` of any member to join; repeatable; ignored once the data directory is a member")
 	fs.IntVar(&o.Voters, "voters", 3, "how many nodes vote; later ones follow without a vote")
-	fs.StringVar(&o.Coordinator, "coordinator", "raft", "raft (embedded); etcd://HOST:PORT is not supported yet")
+	fs.StringVar(&o.Coordinator, "coordinator", "raft", "raft (embedded), or\netcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT…][/NAMESPACE][?ca=FILE&cert=FILE&key=FILE]")
 	fs.StringVar(&o.Cluster, "cluster", "mqb", "`name` of the cluster")
 	fs.StringToStringVar(&o.Labels, "label", nil, "`key=value` that placement may ask for; repeatable")
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 3*time.Second, "how long a node may be silent before others take over")
@@ -147,9 +150,17 @@ func (o *options) check() error {
 	switch {
 	case o.Coordinator == "raft":
 	case strings.HasPrefix(o.Coordinator, "etcd://"):
-		bad("--coordinator etcd:// is not supported yet; use raft, which needs no other service")
+		e, err := etcd.ParseURL(o.Coordinator)
+		if err != nil {
+			bad("--coordinator: %v", err)
+		}
+		o.etcd = &e
+		if len(o.Join) > 0 {
+			bad("--join is for the embedded raft; nodes with the same --coordinator and --cluster are one cluster")
+		}
 	default:
-		bad("--coordinator %q: use raft", o.Coordinator)
+		// The value may hold a password that a mistyped scheme made unreadable to us.
+		bad("--coordinator: use raft or etcd://host:port,…")
 	}
 	if err := loopback(o.Listen); err != nil {
 		bad("--listen %s: %v", o.Listen, err)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -23,14 +22,14 @@ import (
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/builtin"
 	"github.com/mqbridge/mqb/lease"
-	"github.com/mqbridge/mqb/lease/raft"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 )
 
-// headroom is what the process may take beside the messages that --memory
-// bounds.
-const headroom = 64 << 20
+// headroom is what the Go heap may take beside the messages that --memory bounds.
+// The whole process may take 64 MiB beside them; the rest is for the pages of the
+// program itself and for stacks.
+const headroom = 36 << 20
 
 // serve runs the node until soft ends, then hands over within the drain timeout,
 // or until hard ends.
@@ -49,15 +48,14 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	if advertise == "" {
 		advertise = listener.Addr().String()
 	}
-	engine, err := raft.Open(raft.Options{
-		Cluster: o.Cluster, Node: o.Name, DataDir: filepath.Join(o.DataDir, "raft"),
-		Advertise: advertise, Join: o.Join, Voters: o.Voters, Log: log,
-	})
+	coord, err := openCoordinator(soft, o, listener, advertise, log)
 	if err != nil {
+		if soft.Err() != nil {
+			return nil // asked to stop while it waited for etcd
+		}
 		return err
 	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
-	web := engine.Mux(listener)
+	defer func() { err = errors.Join(err, coord.Close()) }()
 
 	budget := message.NewBudget(int64(o.Memory))
 	registry := builtin.Registry()
@@ -66,7 +64,7 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	var tree atomic.Pointer[actors.Node]
 	node, err := cluster.NewNode(cluster.Config{
 		Name: o.Name, Cluster: o.Cluster, Address: advertise, Version: cluster.Version, Labels: o.Labels,
-		Coordinator: engine, Registry: registry, DataDir: o.DataDir, Budget: budget, Log: log, LeaseTTL: o.LeaseTTL,
+		Coordinator: coord, Registry: registry, DataDir: o.DataDir, Budget: budget, Log: log, LeaseTTL: o.LeaseTTL,
 		NewRunner: func(c actors.Config) (cluster.Runner, error) {
 			n, err := actors.New(c)
 			if err == nil {
@@ -79,17 +77,17 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 		return err
 	}
 	cat := catalog.New(catalog.Config{
-		Coordinator: engine, Keys: keys, Cluster: o.Cluster, Registry: registry,
+		Coordinator: coord, Keys: keys, Cluster: o.Cluster, Registry: registry,
 		OpenStore: func(ctx context.Context, spec *route.Spec) (checkpoint.Store, func() error, error) {
-			return actors.OpenStore(ctx, registry, spec, env, engine, keys)
+			return actors.OpenStore(ctx, registry, spec, env, coord, keys)
 		},
 	})
 	host, _, _ := net.SplitHostPort(advertise)
 	server := api.New(api.Config{
-		Catalog: cat, Coordinator: engine, Keys: keys, Node: o.Name, Cluster: o.Cluster, Version: cluster.Version,
+		Catalog: cat, Coordinator: coord, Keys: keys, Node: o.Name, Cluster: o.Cluster, Version: cluster.Version,
 		Hosts:  []string{host},
 		Ready:  func(context.Context) error { return node.Ready() },
-		Voters: func(ctx context.Context) map[string]bool { return voters(ctx, engine) },
+		Voters: coord.voters,
 		Metrics: api.Metrics(func() []actors.Run {
 			if n := tree.Load(); n != nil {
 				return n.Runs()
@@ -108,7 +106,7 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 		}
 	}()
 	go func() {
-		if err := server.Serve(web); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := server.Serve(coord.web); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			ended <- fmt.Errorf("serve the API: %w", err)
 		}
 	}()
@@ -144,20 +142,6 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	}
 	log.Info("stopped", "node", o.Name)
 	return err
-}
-
-// memberTimeout keeps a frozen member from delaying the list of nodes, which says
-// by the leases who is alive.
-const memberTimeout = 200 * time.Millisecond
-
-func voters(ctx context.Context, engine *raft.Engine) map[string]bool {
-	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
-	defer cancel()
-	out := map[string]bool{}
-	for _, m := range engine.Members(ctx) {
-		out[m.Node] = m.Voter
-	}
-	return out
 }
 
 // applyFile applies the routes of --routes as soon as the coordinator answers.

@@ -16,10 +16,10 @@ const (
 	// the one it is cutting batches from and the one that arrives meanwhile
 	// (invariant 8); a single record batch may be larger, as the topic's
 	// max.message.bytes allows.
-	fetchBytes = 1 << 20
+	fetchBytes = 512 << 10
 	// unpackedBytes is what a fetch may unpack to: where records compress well,
 	// less is asked for, down to minFetchBytes.
-	unpackedBytes = 4 << 20
+	unpackedBytes = 1 << 20
 	minFetchBytes = 16 << 10
 	// fetchWait is how long a broker holds a fetch back when there is nothing.
 	fetchWait = 500 * time.Millisecond
@@ -124,8 +124,8 @@ type slabs struct {
 
 const (
 	maxSlabs       = 128
-	maxSlabRecords = 64 << 10
-	maxBuffers     = 4
+	maxSlabRecords = 8 << 10
+	maxBuffers     = 2
 )
 
 // GetRecords implements kgo.PoolRecords.

@@ -143,7 +143,7 @@ func (w *work) long(context.Context) (job, error) {
 
 // kafkaRows is what the topic holds: enough for runs of several seconds, so that
 // the claim and the last commit of a run are not most of what is measured.
-const kafkaRows = 3 * fixtureRows
+const kafkaRows = 6 * fixtureRows
 
 // broker starts Kafka and fills a topic of 8 partitions with the fixture.
 func (w *work) broker(ctx context.Context) error {
