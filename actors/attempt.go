@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mqbridge/mqb/actors/pipeline"
@@ -44,6 +45,7 @@ type attempt struct {
 
 	drain     chan struct{} // closed: stop softly
 	drainOnce sync.Once
+	started   atomic.Bool // the pipeline drains by itself from here on
 
 	tried bool         // a request to acquire was sent
 	owned *lease.Owned // set once acquired
@@ -105,17 +107,33 @@ func (a *attempt) try(ctx context.Context, out *outcome) error {
 	// The gate: past it the run is cancelled, whatever it is doing.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	// Until records are read there is nothing to drain: whoever asks for the
+	// partition need not wait for a database that does not answer.
+	opening, stopOpening := context.WithCancel(ctx)
+	defer stopOpening()
+	go func() {
+		select {
+		case <-a.drain:
+			if !a.started.Load() {
+				stopOpening()
+			}
+		case <-opening.Done():
+		}
+	}()
 	gate := func() error { return a.node.cfg.Session.GateOf(a.owned.Session) }
 	go a.watchGate(ctx, gate, cancel)
 
 	a.view.setEpoch(a.owned.Epoch)
 	a.log = a.log.With("epoch", a.owned.Epoch)
 	a.view.set(lease.StateClaiming)
-	err := a.claimAndRun(ctx, gate, out)
-	if err != nil && ctx.Err() != nil {
-		if cause := context.Cause(ctx); !errors.Is(err, checkpoint.ErrFenced) {
-			err = cause
-		}
+	err := a.claimAndRun(ctx, opening, gate, out)
+	switch {
+	case err == nil || errors.Is(err, checkpoint.ErrFenced):
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case opening.Err() != nil:
+		return opening.Err()
 	}
 	return err
 }
@@ -212,11 +230,12 @@ func (a *attempt) awaitRelease(ctx context.Context) error {
 	}
 }
 
-// claimAndRun is the run proper.
-func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outcome) error {
+// claimAndRun is the run proper; opening ends with ctx and, until the pipeline
+// starts, when a drain is asked for.
+func (a *attempt) claimAndRun(ctx, opening context.Context, gate func() error, out *outcome) error {
 	cfg := &a.node.cfg
 	started := time.Now()
-	rt, giveBack, err := a.node.runtimes.get(ctx, a.route.UID, a.route.Generation, a.route.Spec)
+	rt, giveBack, err := a.node.runtimes.get(opening, a.route.UID, a.route.Generation, a.route.Spec)
 	if err != nil {
 		return err
 	}
@@ -234,7 +253,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	defer closePrepared()
 	prepare := func() error {
 		closePrepared()
-		c, err := rt.sink.Prepare(ctx, p)
+		c, err := rt.sink.Prepare(opening, p)
 		if err == nil {
 			prepared = c
 		}
@@ -247,7 +266,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	key := checkpoint.Key{Cluster: cfg.ClusterName, RouteUID: a.route.UID, Partitioning: partitioning,
 		Partition: a.want.Partition.ID, Leg: theLeg}.String()
 	claiming := time.Now()
-	claimed, err := a.claim(ctx, rt, key, p, prepared.Session())
+	claimed, err := a.claim(opening, rt, key, p, prepared.Session())
 	if err != nil {
 		return err
 	}
@@ -264,7 +283,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 		}
 		closePrepared()
 		giveBack()
-		if rt, giveBack, err = a.node.runtimes.get(ctx, a.route.UID, claimed.Record.Generation, old); err != nil {
+		if rt, giveBack, err = a.node.runtimes.get(opening, a.route.UID, claimed.Record.Generation, old); err != nil {
 			return err
 		}
 		defer giveBack()
@@ -284,12 +303,12 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	defer claim.Budget.Close()
 	claim.Reject = a.rejecter(spec)
 	hook.At("run.claimed")
-	writer, err := prepared.Open(ctx, claim)
+	writer, err := prepared.Open(opening, claim)
 	if err != nil {
 		return fmt.Errorf("open sink: %w", err)
 	}
 	prepared = nil
-	if claim.Record, err = pipeline.Recover(ctx, claim, writer, rt.store); err != nil {
+	if claim.Record, err = pipeline.Recover(opening, claim, writer, rt.store); err != nil {
 		_ = writer.Close()
 		return fmt.Errorf("finish the part of the owner before: %w", err)
 	}
@@ -299,7 +318,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 		out.finished = true
 		return nil
 	}
-	reader, err := rt.source.Open(ctx, claim)
+	reader, err := rt.source.Open(opening, claim)
 	if err != nil {
 		_ = writer.Close()
 		return fmt.Errorf("open source: %w", err)
@@ -308,6 +327,7 @@ func (a *attempt) claimAndRun(ctx context.Context, gate func() error, out *outco
 	for i, f := range rt.middlewares {
 		mws[i] = f()
 	}
+	a.started.Store(true)
 	a.view.set(lease.StateRunning)
 	a.log.Info("running", "position", a.view.status().Position, "took", time.Since(started).Round(time.Millisecond))
 	out.ran = true

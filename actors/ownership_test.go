@@ -368,3 +368,35 @@ func TestConnectionErrorOfTheOlderGenerationsSinkIsTriedAgain(t *testing.T) {
 		t.Errorf("%d connections left, %d closed twice", open.Load(), bad.Load())
 	}
 }
+
+// A partition that is still connecting to a system which does not answer has
+// nothing to drain: it is handed over at once.
+func TestStopDoesNotWaitForASystemThatDoesNotAnswer(t *testing.T) {
+	connecting := make(chan struct{})
+	shy := file.Type()
+	shy.Name, shy.Source = "shy", nil
+	newSink := shy.NewSink
+	shy.NewSink = func(config any, spec *route.Spec, env connectors.Env) (connectors.Sink, error) {
+		s, err := newSink(config, spec, env)
+		return silentSink{Sink: s, connecting: connecting}, err
+	}
+	b := setup(t, Timing{Drain: time.Hour}, func(types []connectors.Type) []connectors.Type { return append(types, shy) })
+	b.route("r", 20, "")
+	b.state("r", lease.StateDone)
+	old := b.routes["r"].Route
+	b.put("r", lease.Route{UID: old.UID, Series: old.Series, Generation: 2, Spec: strings.Replace(old.Spec, "output:\n  file:", "output:\n  shy:", 1)})
+	<-connecting
+	b.node.SetDesired(nil, nil)
+	b.ownerBecomes("r", false)
+}
+
+type silentSink struct {
+	connectors.Sink
+	connecting chan struct{}
+}
+
+func (s silentSink) Prepare(ctx context.Context, _ connectors.Partition) (connectors.Prepared, error) {
+	close(s.connecting)
+	<-ctx.Done()
+	return nil, connectors.Connection(ctx.Err())
+}
