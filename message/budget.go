@@ -97,6 +97,10 @@ func (g *Budget) TryAcquire(n int64) (l Lease, ok bool) {
 	if n = min(n, g.size); !g.sem.TryAcquire(n) {
 		return Lease{}, false
 	}
+	if !g.took(n) {
+		g.sem.Release(n)
+		return Lease{}, false
+	}
 	return Lease{g: g, n: n}, true
 }
 
