@@ -19,6 +19,8 @@ type after struct {
 	end  message.Position
 	done tally // written, position not committed
 	due  alarm
+
+	began bool // this run wrote its first record
 }
 
 func newAfter(r *run, w connectors.PlainWriter) *after {
@@ -33,12 +35,8 @@ func (c *after) take(ctx context.Context, b *message.Batch) error {
 			c.r.Stats.returned(tallyOf(b))
 			return err
 		}
-		err := c.w.Write(ctx, b, 0, b.Len())
-		var rows *connectors.RowsError
-		switch {
-		case errors.As(err, &rows):
-			stop = c.r.refused(b, rows)
-		case err != nil:
+		var err error
+		if stop, err = c.write(ctx, b); err != nil {
 			c.r.Stats.returned(tallyOf(b))
 			return err
 		}
@@ -59,6 +57,35 @@ func (c *after) take(ctx context.Context, b *message.Batch) error {
 		c.due.set(c.r.Claim.Spec.CheckpointInterval)
 	}
 	return nil
+}
+
+// write writes b and applies the route's rule to what the sink refuses; stop is
+// its answer. The first record of a run goes alone: a sink writes what stands
+// behind a record that it refuses, and when a run begins at the one that stopped
+// the run before, all of that would be written again with each try.
+func (c *after) write(ctx context.Context, b *message.Batch) (stop, err error) {
+	rest := 0
+	if !c.began {
+		c.began = true
+		n := b.Len()
+		if stop, err = c.rows(ctx, b, 0, 1); stop != nil || err != nil {
+			return stop, err
+		}
+		rest = 1 - (n - b.Len()) // 0 if it was dropped
+	}
+	if rest == b.Len() {
+		return nil, nil
+	}
+	return c.rows(ctx, b, rest, b.Len())
+}
+
+func (c *after) rows(ctx context.Context, b *message.Batch, i, j int) (stop, err error) {
+	err = c.w.Write(ctx, b, i, j)
+	var rows *connectors.RowsError
+	if errors.As(err, &rows) {
+		return c.r.refused(b, rows), nil
+	}
+	return nil, err
 }
 
 func (c *after) timer() <-chan time.Time        { return c.due.c() }

@@ -124,6 +124,46 @@ func TestStopsRightBeforeABadRow(t *testing.T) {
 	}
 }
 
+// A T3 sink that refuses one record has written those behind it; the runs that
+// come back to it, once a minute for as long as nobody mends it, must not write
+// them again each time.
+func TestRunsThatComeBackToABadRowRepeatNothingBehindIt(t *testing.T) {
+	for _, rule := range []route.OnError{route.OnErrorStop, route.OnErrorDrop} {
+		t.Run(string(rule), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.refuse = map[string]bool{"13": true}
+				for range 4 {
+					l := w.claim(plain)
+					if _, err := l.run(t.Context(), reads(l.from(), 30, 10)); connectors.Classify(err) != connectors.ClassData {
+						t.Fatal(err)
+					}
+				}
+				n := 0
+				for _, r := range w.rows {
+					if r == "14" {
+						n++
+					}
+				}
+				if n != 1 {
+					t.Errorf("record 14 was written %d times", n)
+				}
+				if w.spec.OnError = rule; rule == route.OnErrorStop {
+					w.refuse = nil
+				}
+				l := w.claim(plain)
+				c, err := l.run(t.Context(), reads(l.from(), 30, 10))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c.Read != 17 || c.Written+c.Dropped != 17 {
+					t.Errorf("%+v", c)
+				}
+				w.at(30)
+			})
+		})
+	}
+}
+
 // The same for rows that the transaction cannot even encode.
 func TestUnencodableRowCutsTheTransactionBeforeIt(t *testing.T) {
 	for _, rule := range []route.OnError{route.OnErrorStop, route.OnErrorDrop} {

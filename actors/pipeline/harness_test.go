@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ type world struct {
 	spec  *route.Spec
 	epoch uint64
 
+	mu      sync.Mutex          // of what is in the sink
 	rows    []string            // of the T1 and of the T3 sink, in order
 	parts   map[string][]string // of the T2 sink, by name
 	covered []connectors.Range
@@ -176,7 +178,9 @@ func (x *txn) Commit(ctx context.Context, s connectors.Swap) error {
 	}
 	err := x.w.store.Swap(ctx, s.Key, s.Expected, s.Record)
 	if now := x.w.record(); err == nil || now.Run == s.Record.Run && now.Version == s.Record.Version {
+		x.w.mu.Lock()
 		x.w.rows = append(x.w.rows, x.rows...) // also when the reply was lost
+		x.w.mu.Unlock()
 		return err
 	}
 	held := s.Record
@@ -202,6 +206,8 @@ func (x plainWriter) Write(_ context.Context, b *message.Batch, i, j int) error 
 			return err
 		}
 	}
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
 	var bad connectors.RowsError
 	for ; i < j; i++ {
 		if p := string(b.Payload(i)); x.w.refuse[p] {
@@ -262,6 +268,8 @@ func (x *partWriter) Seal(_ context.Context, from, end message.Position, name st
 		name = fmt.Sprintf("part-%03d-%03d", first, last)
 	}
 	records, size := x.OpenPart()
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
 	x.sealed[name], x.open = x.open, nil
 	return checkpoint.Intent{From: from, End: end, First: first, Last: last, Name: name, Records: records, Bytes: size,
 		Digest: fmt.Sprintf("crc32:%08x", crc32.ChecksumIEEE([]byte(strings.Join(x.sealed[name], "\n"))))}, nil
@@ -276,6 +284,8 @@ func (x *partWriter) Publish(_ context.Context, in checkpoint.Intent) error {
 	if err := x.w.gate(); err != nil {
 		return err
 	}
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
 	if _, there := x.w.parts[in.Name]; !there {
 		x.w.parts[in.Name] = x.sealed[in.Name]
 	}
@@ -386,6 +396,8 @@ func (w *world) at(want int64) {
 
 // content is everything in the sink, parts in the order of their names.
 func (w *world) content() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	out := slices.Clone(w.rows)
 	for _, name := range w.names() {
 		out = append(out, w.parts[name]...)
