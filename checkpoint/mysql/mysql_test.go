@@ -189,7 +189,8 @@ func TestLoadWaitsForAPendingCommit(t *testing.T) {
 			got <- rec
 		}()
 		harness.Eventually(t, waitLimit, func() error {
-			if harness.MariaDBValue[int](t, watch, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%''k'' FOR UPDATE%'") == 0 {
+			// Not innodb_trx: that is a copy, which stays old while it is asked for.
+			if harness.MariaDBValue[int](t, watch, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE '%FOR UPDATE' AND time_ms > 20") == 0 {
 				return errors.New("nobody waits for the lock")
 			}
 			return nil
@@ -220,9 +221,8 @@ func TestLockTimeoutLeavesNoTransactionOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	harness.MariaDBExec(t, other, "COMMIT")
-	open := harness.MariaDBValue[int](t, other, "SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id WHERE p.db = DATABASE() AND p.id <> CONNECTION_ID()")
-	if open != 0 {
-		t.Fatalf("%d transactions are open", open)
+	if n := s.InUse(); n != 0 {
+		t.Fatalf("%d transactions are open", n)
 	}
 	harness.MariaDBExec(t, other, "SET innodb_lock_wait_timeout = 1; UPDATE mqb_checkpoints SET epoch = 2")
 }

@@ -16,7 +16,7 @@ import (
 func TestStore(t *testing.T) {
 	storetest.Run(t, storetest.Harness{
 		// Each step is a commit in two logs on disk.
-		Histories: 10_000, Steps: 8, Workers: 8,
+		Histories: 10_000, Steps: 6, Workers: 8,
 		New: func(t *testing.T) *storetest.Subject {
 			server := harness.MariaDB(t)
 			db := server.NewDatabase(t)
