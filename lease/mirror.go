@@ -92,7 +92,12 @@ func (m *Mirror) Run(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 20*time.Millisecond, time.Second
 	for {
-		err := m.follow(ctx, pause.Reset)
+		began := time.Now()
+		err := m.follow(ctx)
+		// A list that succeeds says nothing of the watch behind it.
+		if time.Since(began) > pause.MaxInterval {
+			pause.Reset()
+		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -107,7 +112,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 }
 
 // follow lists once and applies the watch until it ends.
-func (m *Mirror) follow(ctx context.Context, listed func()) error {
+func (m *Mirror) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	try, stop := context.WithTimeout(ctx, 5*time.Second)
@@ -121,7 +126,6 @@ func (m *Mirror) follow(ctx context.Context, listed func()) error {
 		txn.Insert([]byte(kv.Key), kv)
 	}
 	m.publish(txn.Commit(), rev)
-	listed()
 	for r := range m.c.Watch(ctx, m.prefix, rev+1) {
 		if r.Err != nil {
 			return r.Err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,5 +75,40 @@ func TestMirrorFollowsThroughCutsAndCompaction(t *testing.T) {
 		}
 		_ = s.Close()
 		time.Sleep(time.Second)
+	})
+}
+
+// watchless lists well and ends every watch at once.
+type watchless struct {
+	lease.Coordinator
+	lists int
+}
+
+func (w *watchless) List(ctx context.Context, prefix string) ([]lease.KV, int64, error) {
+	w.lists++
+	return w.Coordinator.List(ctx, prefix)
+}
+
+func (w *watchless) Watch(context.Context, string, int64) <-chan lease.WatchResponse {
+	c := make(chan lease.WatchResponse, 1)
+	c <- lease.WatchResponse{Err: lease.ErrCompacted}
+	close(c)
+	return c
+}
+
+// A list that succeeds says nothing of the watch behind it: a mirror that lists
+// everything again and again must not do it at full speed.
+func TestMirrorWhoseWatchesEndAtOnceBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.NewStore(memory.Options{})
+		defer store.Close()
+		w := &watchless{Coordinator: store.Client()}
+		defer w.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_ = lease.NewMirror(w, "/", slog.New(slog.DiscardHandler)).Run(ctx)
+		if w.lists > 30 {
+			t.Errorf("%d lists in ten seconds", w.lists)
+		}
 	})
 }
