@@ -127,8 +127,9 @@ func (a *attempt) try(ctx context.Context, out *outcome) error {
 	a.log = a.log.With("epoch", a.owned.Epoch)
 	a.view.set(lease.StateClaiming)
 	err := a.claimAndRun(ctx, opening, gate, out)
+	var panicked *pipeline.PanicError
 	switch {
-	case err == nil || errors.Is(err, checkpoint.ErrFenced):
+	case err == nil || errors.Is(err, checkpoint.ErrFenced) || errors.As(err, &panicked):
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

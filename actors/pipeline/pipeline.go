@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -77,11 +78,13 @@ type run struct {
 	committer committer
 	settler   settler
 	ends      ends
+	panicked  atomic.Pointer[error] // of the first loop that did
 }
 
 // Run moves batches until the input ends (exit_on_empty), Drain is closed, ctx
 // is cancelled or something fails. nil means that everything read is durable.
-// The context's cause is returned when it was cancelled. Everything is closed
+// The context's cause is returned when it was cancelled, and a *PanicError in any
+// case when a loop panicked. Everything is closed
 // when Run returns, and every record read is counted.
 func Run(ctx context.Context, cfg Config) error {
 	r := &run{Config: cfg, settler: settler{wake: make(chan struct{}, 1)}, ends: ends{tell: cfg.OnEnd}}
@@ -108,10 +111,10 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stop()
 
 	read, ready := make(chan item, 1), make(chan item, 1)
-	g.Go(guard(func() error { return r.readLoop(gctx, read) }))
-	g.Go(guard(func() error { return r.middlewareLoop(gctx, read, ready) }))
-	g.Go(guard(func() error { return c.background(gctx) }))
-	g.Go(guard(func() error {
+	g.Go(r.guard(func() error { return r.readLoop(gctx, read) }))
+	g.Go(r.guard(func() error { return r.middlewareLoop(gctx, read, ready) }))
+	g.Go(r.guard(func() error { return c.background(gctx) }))
+	g.Go(r.guard(func() error {
 		defer c.finish()
 		return r.writeLoop(gctx, ready)
 	}))
@@ -137,8 +140,10 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 	}
 	c.abandon()
-	if p := (*PanicError)(nil); errors.As(err, &p) {
+	if p := r.panicked.Load(); p != nil {
+		// It may have come behind the error that ended the group.
 		cfg.Stats.unwound(before)
+		return *p
 	}
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -147,11 +152,12 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // guard turns a panic of a loop into an error of the run.
-func guard(f func() error) func() error {
+func (r *run) guard(f func() error) func() error {
 	return func() (err error) {
 		defer func() {
 			if v := recover(); v != nil {
 				err = &connectors.Error{Class: connectors.ClassBug, Err: &PanicError{Value: v, Stack: debug.Stack()}}
+				r.panicked.CompareAndSwap(nil, &err)
 			}
 		}()
 		return f()

@@ -178,3 +178,27 @@ func TestNothingToReadChangesNothing(t *testing.T) {
 		}
 	})
 }
+
+// A panic that is the answer to a cancellation comes behind the other loops'
+// errors; it is told all the same, and what it held is counted as returned.
+func TestPanicOnTheWayOutIsToldAndCounted(t *testing.T) {
+	t.Parallel()
+	all(t, func(t *testing.T, w *world, kind string) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := w.claim(kind)
+		l.cfg.Middlewares = []connectors.Middleware{each{func(ctx context.Context, b *message.Batch) error {
+			if b.Msg(0).Ordinal == 30 {
+				time.AfterFunc(time.Second, cancel)
+				<-ctx.Done()
+				time.Sleep(time.Second) // until the others have gone
+				panic("on the way out")
+			}
+			return nil
+		}}}
+		_, err := l.run(ctx, reads(0, 200, 10))
+		var p *PanicError
+		if !errors.As(err, &p) {
+			t.Errorf("%v", err)
+		}
+	})
+}
