@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -9,8 +10,10 @@ import (
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/checkpoint/coordinator"
 	"github.com/mqbridge/mqb/checkpoint/file"
+	"github.com/mqbridge/mqb/checkpoint/mongodb"
 	"github.com/mqbridge/mqb/checkpoint/mysql"
 	"github.com/mqbridge/mqb/checkpoint/postgres"
+	"github.com/mqbridge/mqb/checkpoint/s3"
 	"github.com/mqbridge/mqb/checkpoint/sqlite"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/lease"
@@ -53,12 +56,14 @@ func openStore(ctx context.Context, sink connectors.Sink, spec *route.Spec, c le
 		s := coordinator.New(c, keys)
 		return s, s.Close, nil
 	}
-	u, err := url.Parse(spec.CheckpointStore)
-	if err != nil {
-		return nil, nil, connectors.Permanent(fmt.Errorf("checkpoint_store of route %s is no URL", spec.Name), "")
-	}
-	switch u.Scheme {
+	// Not by net/url: a list of hosts is no URL to it.
+	scheme, _, _ := strings.Cut(spec.CheckpointStore, "://")
+	switch scheme {
 	case "postgres", "postgresql":
+		u, err := url.Parse(spec.CheckpointStore)
+		if err != nil {
+			return nil, nil, connectors.Permanent(fmt.Errorf("checkpoint_store of route %s is no URL", spec.Name), "")
+		}
 		// postgres://host/db/table names the table behind the database.
 		table := ""
 		if db, t, ok := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/"); ok {
@@ -67,6 +72,15 @@ func openStore(ctx context.Context, sink connectors.Sink, spec *route.Spec, c le
 		return opened(postgres.Open(ctx, u.String(), table))
 	case "mysql", "mariadb":
 		return opened(mysql.Open(ctx, spec.CheckpointStore))
+	case "mongodb", "mongodb+srv":
+		return opened(mongodb.Open(ctx, spec.CheckpointStore))
+	case "s3":
+		s, err := s3.Open(ctx, spec.CheckpointStore)
+		var unsafe *s3.UnsafeError
+		if errors.As(err, &unsafe) {
+			err = connectors.Permanent(err, "upgrade it, or use another store")
+		}
+		return opened(s, err)
 	case "file":
 		return opened(file.Open(ctx, spec.CheckpointStore))
 	case "sqlite":
