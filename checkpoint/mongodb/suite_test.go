@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, storetest.Harness{
-		Steps: 10, Workers: 8, Timeout: time.Minute,
+		Steps: 5, Workers: 8, Timeout: time.Minute,
 		New: func(t *testing.T) *storetest.Subject {
 			server := harness.Mongo(t)
 			db := server.NewDatabase(t)

@@ -83,7 +83,7 @@ func newMongo() (*MongoServer, error) {
 		Name: "mongodb",
 		Path: "java",
 		Args: []string{
-			"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m",
+			"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m",
 			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 			"-cp", filepath.Join(dir, "classes") + ":" + filepath.Join(dir, "lib", "*"), "Server", fmt.Sprint(port),
 		},
