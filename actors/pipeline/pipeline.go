@@ -84,8 +84,8 @@ type run struct {
 // Run moves batches until the input ends (exit_on_empty), Drain is closed, ctx
 // is cancelled or something fails. nil means that everything read is durable.
 // The context's cause is returned when it was cancelled, and a *PanicError in any
-// case when a loop panicked. Everything is closed
-// when Run returns, and every record read is counted.
+// case when a loop panicked. Everything is closed when Run returns, and every
+// record read is counted.
 func Run(ctx context.Context, cfg Config) error {
 	r := &run{Config: cfg, settler: settler{wake: make(chan struct{}, 1)}, ends: ends{tell: cfg.OnEnd}}
 	closeWriter := sync.OnceFunc(func() { _ = cfg.Writer.Close() })
