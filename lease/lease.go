@@ -1,8 +1,8 @@
 // Package lease is the contract of the coordinator: the strongly consistent
 // store of nodes, routes, assignments, owners and epochs. It is a small
 // key-value store with revisions, leases and watches, and has one engine per
-// subpackage: lease/raft (embedded), lease/memory (tests and simulation) and,
-// later, lease/etcd. All of them pass lease/leasetest.
+// subpackage: lease/raft (embedded), lease/etcd (any etcd cluster) and
+// lease/memory (tests and simulation). All of them pass lease/leasetest.
 package lease
 
 import (
@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	// ErrCompacted ends a watch whose revision the engine no longer holds: the
-	// watcher lists again and watches from the revision of that list.
+	// ErrCompacted ends a watch whose revision the engine no longer holds, or may no
+	// longer hold: the watcher lists again and watches from the revision of that list.
 	ErrCompacted = errors.New("lease: revision compacted")
 	// ErrLeaseNotFound: the lease expired or was revoked; what it held is gone.
 	ErrLeaseNotFound = errors.New("lease: lease not found")

@@ -103,6 +103,7 @@ func certificates(t *testing.T) (dir string) {
 }
 
 func TestTLSWithClientCertificates(t *testing.T) {
+	t.Parallel()
 	dir := certificates(t)
 	pem := func(name string) string { return filepath.Join(dir, name) }
 	cluster := harness.Etcd(t, 1, "--cert-file="+pem("server.pem"), "--key-file="+pem("server.key"),
@@ -130,6 +131,7 @@ func TestTLSWithClientCertificates(t *testing.T) {
 }
 
 func TestUserAndPassword(t *testing.T) {
+	t.Parallel()
 	cluster := harness.Etcd(t, 3)
 	root, err := clientv3.New(clientv3.Config{Endpoints: cluster.Endpoints()})
 	if err != nil {
@@ -196,6 +198,7 @@ func TestUserAndPassword(t *testing.T) {
 }
 
 func TestNamespacesDoNotMeet(t *testing.T) {
+	t.Parallel()
 	cluster := harness.Etcd(t, 1)
 	one := open(t, Options{Endpoints: cluster.Endpoints(), Namespace: "/one"})
 	two := open(t, Options{Endpoints: cluster.Endpoints(), Namespace: "/two"})
@@ -215,6 +218,7 @@ func TestNamespacesDoNotMeet(t *testing.T) {
 }
 
 func TestLimitsOfTheServersAreNamed(t *testing.T) {
+	t.Parallel()
 	cluster := harness.Etcd(t, 1, "--max-request-bytes=65536", "--max-txn-ops=130")
 	c := open(t, Options{Endpoints: cluster.Endpoints()})
 	puts := func(n int) (ops []lease.Op) {
@@ -237,6 +241,7 @@ func TestLimitsOfTheServersAreNamed(t *testing.T) {
 }
 
 func TestLeasesLiveWholeSeconds(t *testing.T) {
+	t.Parallel()
 	cluster := harness.Etcd(t, 1)
 	c := open(t, Options{Endpoints: cluster.Endpoints()})
 	id, err := c.Grant(within(t), 2100*time.Millisecond)
@@ -250,6 +255,7 @@ func TestLeasesLiveWholeSeconds(t *testing.T) {
 
 // TestAFrozenMemberIsLeftBehind: its connections stay open and nothing answers.
 func TestAFrozenMemberIsLeftBehind(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes as long as gRPC's pings")
 	}

@@ -2,6 +2,8 @@ package harness
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -19,10 +21,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
-
-// etcdVersion names the build in the cache. The version itself is pinned by
-// test/servers/etcd/go.mod.
-const etcdVersion = "3.7.3"
 
 // EtcdCluster is an etcd cluster on loopback with real fsync. Election time-outs
 // are half of etcd's default, so that the shortest lease is one second.
@@ -52,7 +50,7 @@ type EtcdMember struct {
 // line of every member. With --cert-file among them clients must use TLS.
 func Etcd(t testing.TB, members int, args ...string) *EtcdCluster {
 	t.Helper()
-	bin := Cached(t, "etcd-"+etcdVersion, buildEtcd)
+	bin := Cached(t, "etcd-"+etcdModule(t), buildEtcd)
 	c := &EtcdCluster{bin: bin, dir: t.TempDir(), args: args, scheme: "http"}
 	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--cert-file") }) {
 		c.scheme = "https"
@@ -82,15 +80,31 @@ func Etcd(t testing.TB, members int, args ...string) *EtcdCluster {
 	return c
 }
 
+// etcdSource is the module that pins the server.
+func etcdSource() string {
+	_, here, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(here), "..", "servers", "etcd")
+}
+
+// etcdModule is a digest of the module, so that a changed one is built anew.
+func etcdModule(t testing.TB) string {
+	t.Helper()
+	sum := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
+		b, err := os.ReadFile(filepath.Join(etcdSource(), name))
+		if err != nil {
+			t.Fatalf("harness: %v", err)
+		}
+		_, _ = sum.Write(b)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6])
+}
+
 // buildEtcd builds the server and its offline tool.
 func buildEtcd(dir string) error {
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		return errors.New("unknown source directory")
-	}
 	for name, pkg := range map[string]string{"etcd": ".", "etcdutl": "go.etcd.io/etcd/etcdutl/v3"} {
 		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg)
-		cmd.Dir = filepath.Join(filepath.Dir(here), "..", "servers", "etcd")
+		cmd.Dir = etcdSource()
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
