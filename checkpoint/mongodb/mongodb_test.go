@@ -222,6 +222,15 @@ func TestFrozenServerIsAnErrorAndNoVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Process().Freeze()
+	// A signal stops a process soon, not at once.
+	harness.Eventually(t, 10*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := s.Load(ctx, "k"); err == nil {
+			return errors.New("it answers")
+		}
+		return nil
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	for _, f := range []func() error{

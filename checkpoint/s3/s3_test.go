@@ -22,12 +22,12 @@ import (
 // pair is one record seen through a proxy, by an owner, and directly, by its
 // successor.
 type pair struct {
-	proxy    *proxy
-	owner    *s3.Store
-	direct   *s3.Store
-	tamper   func(change func([]byte) []byte)
-	held     checkpoint.Record
-	key, run string
+	proxy  *proxy
+	owner  *s3.Store
+	direct *s3.Store
+	tamper func(change func([]byte) []byte)
+	held   checkpoint.Record
+	key    string
 }
 
 func newPair(t *testing.T) *pair {
@@ -326,6 +326,15 @@ func TestFrozenAndKilledServerIsAnErrorAndNoVerdict(t *testing.T) {
 		}
 	}
 	server.Process().Freeze()
+	// A signal stops a process soon, not at once.
+	harness.Eventually(t, 10*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := s.Load(ctx, "k"); err == nil {
+			return errors.New("it answers")
+		}
+		return nil
+	})
 	check("frozen")
 	server.Process().Kill()
 	check("killed")
