@@ -50,7 +50,7 @@ func TestPackagesImportOnlyLowerFloors(t *testing.T) {
 			return nil
 		}
 		// Tests and tools are not part of the product.
-		if path == "test" || path == "docs" || path == "deploy" || path == "bin" || strings.HasPrefix(d.Name(), ".") && path != "." || d.Name() == "testdata" {
+		if path == "test" || path == "tmp" || path == "docs" || path == "deploy" || path == "bin" || strings.HasPrefix(d.Name(), ".") && path != "." || d.Name() == "testdata" {
 			return filepath.SkipDir
 		}
 		p, err := build.ImportDir(path, 0)

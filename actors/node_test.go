@@ -488,3 +488,25 @@ func TestDrainGivesBackWhatWaitsInAMiddleware(t *testing.T) {
 		t.Errorf("%d rows are committed, want the 200 that passed", n)
 	}
 }
+
+// A coordinator that is away for less than the lease's margin (it elects a
+// leader) costs no run: the commit is tried again under the same epoch.
+func TestCommitOutlivesACoordinatorThatElectsALeader(t *testing.T) {
+	b := setup(t, Timing{})
+	var batches atomic.Int64
+	b.setFault(func(_ context.Context, m *message.Batch) error {
+		if batches.Add(1) == 2 {
+			b.c.SetAvailable(false)
+			time.AfterFunc(300*time.Millisecond, func() { b.c.SetAvailable(true) })
+		}
+		return nil
+	})
+	b.route("r", 3_000, "batch_size: 1000\nroll: {records: 500}")
+	s := b.state("r", lease.StateDone)
+	if s.Epoch != 1 {
+		t.Errorf("epoch %d: the run ended", s.Epoch)
+	}
+	if n := b.rows("r"); n != 3_000 {
+		t.Errorf("%d rows", n)
+	}
+}

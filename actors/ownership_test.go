@@ -55,16 +55,17 @@ func (b *bench) ownerBecomes(name string, there bool) {
 // coordinator, and then the partition is wanted elsewhere. The lease lives on, so
 // a key left behind would keep every other node out for ever.
 func TestOwnerKeyIsDroppedThoughTheLastAttemptCouldNotAcquire(t *testing.T) {
-	b := setup(t, Timing{Backoff: 5 * time.Millisecond, BackoffMax: 10 * time.Millisecond})
+	b := setup(t, Timing{Backoff: 400 * time.Millisecond, BackoffMax: 400 * time.Millisecond})
 	var once atomic.Bool
 	b.setFault(func(context.Context, *message.Batch) error {
 		if once.CompareAndSwap(false, true) {
-			b.c.SetAvailable(false)
 			return connectors.Connection(errors.New("gone"))
 		}
 		return nil
 	})
 	b.route("r", 1_000, "")
+	b.await("r", "waiting for its next try", func(s lease.PartitionStatus) bool { return strings.Contains(s.Error, "gone") })
+	b.c.SetAvailable(false)
 	b.await("r", "failing to acquire", func(s lease.PartitionStatus) bool { return strings.Contains(s.Error, "acquire") })
 	b.node.SetDesired(nil, nil)
 	b.c.SetAvailable(true)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/hook"
@@ -59,12 +61,46 @@ func (c *record) commit(ctx context.Context, next checkpoint.Record) error {
 	// as it likes: only the comparison inside the write is a fence.
 	hook.At("commit.before-write")
 	rec, err := checkpoint.Commit(ctx, c.r.Store, c.r.Claim.Key, c.held, next)
+	if err != nil && transient(err) {
+		rec, err = c.again(ctx, next, rec, err)
+	}
 	if err != nil {
 		return err
 	}
 	c.held = rec
 	c.committed(rec)
 	return nil
+}
+
+// The pace at which a commit is tried again while its store cannot be reached.
+const commitRetry, commitRetryMax = 50 * time.Millisecond, time.Second
+
+// transient: the store could not be asked; nothing says that we lost the record.
+func transient(err error) bool {
+	c := connectors.Classify(err)
+	return c == connectors.ClassConnection || c == connectors.ClassRetryable
+}
+
+// again repeats a commit while the store is away (a coordinator that elects a
+// leader, a database that restarts), for as long as the gate is open and the
+// route's give_up_after: to end the run would cost its epoch, its spool and a
+// second reading, and would not make the store come back. held is the record as
+// the last try left it (checkpoint.Commit).
+func (c *record) again(ctx context.Context, next, held checkpoint.Record, err error) (checkpoint.Record, error) {
+	c.r.Claim.Log.Warn("record not written, trying again", "error", err)
+	pace := backoff.NewExponentialBackOff()
+	pace.InitialInterval, pace.MaxInterval = commitRetry, commitRetryMax
+	return backoff.Retry(ctx, func() (checkpoint.Record, error) {
+		if err := c.r.Claim.Gate(); err != nil {
+			return held, backoff.Permanent(err)
+		}
+		var err error
+		held, err = checkpoint.Commit(ctx, c.r.Store, c.r.Claim.Key, held, next)
+		if err != nil && !transient(err) {
+			err = backoff.Permanent(err)
+		}
+		return held, err
+	}, backoff.WithBackOff(pace), backoff.WithMaxElapsedTime(c.r.Claim.Spec.GiveUpAfter))
 }
 
 func (c *record) committed(rec checkpoint.Record) {
