@@ -4,15 +4,18 @@
 //
 // What a plan keeps, in order of precedence:
 //
-//  1. A pinned partition is on its node or nowhere.
-//  2. Nodes that are gone or draining get nothing, and lose what they have: at
-//     once where nobody holds the partition, within the move budget where the
-//     draining node still does.
-//  3. Every other partition is assigned to some node.
-//  4. A partition stays where it is (sticky) unless moving it evens the load: it
-//     moves from a to b only if load(a) − load(b) > weight. So the loads end
-//     within one partition of even, and a join or leave of one node among P
-//     partitions on N nodes moves at most ⌈P/N⌉+1 of them.
+//  1. A partition that is on a node's own disk is on that node or nowhere.
+//  2. Nodes that are gone, draining or barred by the route's rule get nothing, and
+//     lose what they have: at once where nobody holds the partition, within the
+//     move budget where the node still does.
+//  3. A partition with a pin is on the node that it names, as long as that one
+//     can hold it.
+//  4. Excluded nodes get nothing more, and keep what they have.
+//  5. Every other partition is assigned to some node.
+//  6. A partition stays where it is (sticky) unless moving it evens the load: it
+//     moves from a to b only if load(a) − load(b) > weight. So without rules, pins
+//     and exclusions the loads end within one partition of even, and a join or
+//     leave of one node among P partitions on N nodes moves at most ⌈P/N⌉+1.
 package plan
 
 import (
@@ -42,14 +45,32 @@ type Node struct {
 	Settled bool
 	// Draining: an operator wants it empty.
 	Draining bool
+	// Excluded: it gets nothing more and keeps what it has; balance neither gives
+	// to it nor takes from it.
+	Excluded bool
+	// Labels that rules may ask for.
+	Labels map[string]string
+}
+
+// Rule says which nodes may hold the partitions of a route.
+type Rule struct {
+	// Labels that a node must have, all of them.
+	Labels map[string]string
+	// Avoid are nodes that must not hold any.
+	Avoid []string
+	// Closed are nodes that are excluded for this route (see Node.Excluded).
+	Closed []string
 }
 
 // Partition is one that wants a node: partitions of paused or deleted routes are
 // left out of the input, and so lose their assignment.
 type Partition struct {
 	Key
-	// Node pins it; "" is any.
+	// Node is the only one that can hold it; "" is any.
 	Node string
+	// Pin is where an operator moved it: it is there while that node is here, does
+	// not drain and may hold it by its rule, and anywhere otherwise. "" is none.
+	Pin string
 	// Weight in the balance; 0 means 1.
 	Weight int
 }
@@ -58,6 +79,8 @@ type Partition struct {
 type Input struct {
 	Nodes      []Node
 	Partitions []Partition
+	// Rules by route; a route without one may be on any node.
+	Rules map[string]Rule
 	// Assigned is what the scheduler wrote before.
 	Assigned map[Key]string
 	// Owners is which live node holds a partition now; absent if none does.
@@ -66,7 +89,7 @@ type Input struct {
 	// deadline: the partition is better off on any other.
 	Wedged map[Key]string
 	// Moves is how many partitions may change hands at the same time by choice
-	// (balance, drain). Those that are on their way count: assigned to one node,
+	// (balance, drain, rules, pins). Those that are on their way count: assigned to one node,
 	// still held by another.
 	Moves int
 }
@@ -81,8 +104,12 @@ const (
 	ReasonGone Reason = "node gone"
 	// ReasonDrain: its node is draining.
 	ReasonDrain Reason = "drain"
-	// ReasonPinned: it was on another node than the one it is pinned to.
+	// ReasonPinned: it was on another node than the one whose disk it is on.
 	ReasonPinned Reason = "pinned"
+	// ReasonPlacement: the route's rule bars its node.
+	ReasonPlacement Reason = "placement"
+	// ReasonMove: an operator moved it.
+	ReasonMove Reason = "move"
 	// ReasonBalance: another node has less to do.
 	ReasonBalance Reason = "balance"
 	// ReasonWedged: its run hangs on the node it was on.
@@ -120,7 +147,8 @@ const none = -1
 
 type partition struct {
 	Partition
-	route    int // index into load.routes
+	route    int // index into planner.routes
+	scope    *scope
 	at       int // planned node, or none
 	was      string
 	reason   Reason
@@ -130,15 +158,14 @@ type partition struct {
 }
 
 type planner struct {
-	nodes []Node
-	index map[string]int
-	parts []partition
-	// receivers are the nodes that may get more, by index.
-	receivers []int
-	load      []int   // weight per node
-	routes    [][]int // partitions per node and route
-	moves     int     // budget left
-	short     bool    // the budget was too small
+	nodes  []Node
+	index  map[string]int
+	parts  []partition
+	scopes int     // how many differ
+	load   []int   // weight per node
+	routes [][]int // partitions per node and route
+	moves  int     // budget left
+	short  bool    // the budget was too small
 }
 
 // Compute makes the plan. It is deterministic and does not keep or change in.
@@ -154,6 +181,7 @@ func Compute(in Input) Plan {
 	}
 	p.place(waiting)
 	p.countHandOffs()
+	p.obey()
 	p.vacate()
 	p.balance()
 	return p.result(in)
@@ -165,7 +193,6 @@ func newPlanner(in Input) *planner {
 	for i, n := range p.nodes {
 		p.index[n.Name] = i
 	}
-	p.receivers = openNodes(p.nodes)
 	p.parts = make([]partition, len(in.Partitions))
 	for i, part := range in.Partitions {
 		if part.Weight <= 0 {
@@ -177,13 +204,14 @@ func newPlanner(in Input) *planner {
 		}
 	}
 	slices.SortFunc(p.parts, func(a, b partition) int { return a.Key.Compare(b.Key) })
-	routes := 0
+	routes, scopes := 0, newScopes(p.nodes, in.Rules)
 	for i := range p.parts {
 		if i > 0 && p.parts[i].Route != p.parts[i-1].Route {
 			routes++
 		}
-		p.parts[i].route = routes
+		p.parts[i].route, p.parts[i].scope = routes, scopes.of(p.parts[i].Route)
 	}
+	p.scopes = len(scopes.byRule)
 	p.load = make([]int, len(p.nodes))
 	p.routes = make([][]int, len(p.nodes))
 	for n := range p.routes {
@@ -203,8 +231,8 @@ func (p *planner) lookup(m map[Key]string, k Key) int {
 }
 
 // keep leaves partition i where it is assigned, if it may be there at all. A
-// draining node keeps what it holds for now: vacate moves that within the
-// budget, since it is running.
+// node that drains or is barred keeps what it holds for now: vacate moves that
+// within the budget, since it is running.
 func (p *planner) keep(i int) bool {
 	part := &p.parts[i]
 	n, alive := p.index[part.was]
@@ -215,16 +243,42 @@ func (p *planner) keep(i int) bool {
 		part.reason = ReasonPinned
 	case !alive:
 		part.reason = ReasonGone
-	case p.nodes[n].Draining && (part.Node != "" || part.owner != n):
+	case p.leaves(part, n) && (part.Node != "" || part.owner != n):
 		// Nobody else may have it, or the node does not hold it: no hand-off to pay for.
-		part.reason = ReasonDrain
-	case part.wedged == n && part.Node == "" && slices.ContainsFunc(p.receivers, func(to int) bool { return to != n }):
+		part.reason = p.whyLeaves(n)
+	case part.wedged == n && part.Node == "" && slices.ContainsFunc(part.scope.receivers, func(to int) bool { return to != n }):
 		part.reason = ReasonWedged
 	default:
 		p.put(i, n)
 		return true
 	}
 	return false
+}
+
+// leaves reports whether a partition must not stay on node n.
+func (p *planner) leaves(part *partition, n int) bool {
+	return p.nodes[n].Draining || part.scope.barred[n] != ""
+}
+
+func (p *planner) whyLeaves(n int) Reason {
+	if p.nodes[n].Draining {
+		return ReasonDrain
+	}
+	return ReasonPlacement
+}
+
+// pin is the node that an operator's pin puts the partition on; none if there is
+// no pin or its node cannot have it now. Like balance, a pin does not follow a
+// node that flaps.
+func (p *planner) pin(part *partition) int {
+	n, alive := p.index[part.Pin]
+	if part.Pin == "" || !alive || part.Node != "" || p.leaves(part, n) || part.wedged == n {
+		return none
+	}
+	if !p.nodes[n].Settled && part.scope.settled && part.was != part.Pin {
+		return none
+	}
+	return n
 }
 
 // place finds a node for each partition that has none, heaviest first so that
@@ -238,62 +292,45 @@ func (p *planner) place(waiting []int) {
 		if part.Node != "" {
 			if n, ok := p.index[part.Node]; !ok {
 				part.unplaced = "its node " + part.Node + " is not in the cluster"
-			} else if p.nodes[n].Draining {
-				part.unplaced = "its node " + part.Node + " is draining"
+			} else if why := part.scope.closedTo(p.nodes, n); why != "" {
+				part.unplaced = "its node " + part.Node + " " + why
 			} else {
 				p.put(i, n)
 			}
 			continue
 		}
+		if n := p.pin(part); n != none {
+			p.put(i, n)
+			continue
+		}
 		// Who holds it already need not hand it off.
-		if part.owner != none && !p.nodes[part.owner].Draining && part.reason != ReasonWedged {
+		if part.owner != none && !p.leaves(part, part.owner) && part.reason != ReasonWedged {
 			p.put(i, part.owner)
 			continue
 		}
-		switch {
-		case len(p.receivers) > 0:
-			p.put(i, p.lightest(part))
-		case len(p.nodes) > 0:
-			part.unplaced = "every node is draining"
-		default:
-			part.unplaced = "the cluster has no node"
-		}
+		p.putLightest(i)
 	}
 }
 
-// openNodes are those that may get more: the settled ones, or, while there is
-// none, all that do not drain.
-func openNodes(nodes []Node) []int {
-	var settled, open []int
-	for i, n := range nodes {
-		if n.Draining {
-			continue
-		}
-		open = append(open, i)
-		if n.Settled {
-			settled = append(settled, i)
-		}
+// putLightest puts a partition on the receiver with the least load; among equals
+// the one with fewest partitions of the route, so that a route spreads over the
+// cluster, then by name. The node on which the partition hangs comes last.
+func (p *planner) putLightest(i int) {
+	part := &p.parts[i]
+	if len(part.scope.receivers) == 0 {
+		part.unplaced = part.scope.why(p.nodes)
+		return
 	}
-	if len(settled) > 0 {
-		return settled
-	}
-	return open
-}
-
-// lightest is the receiver with the least load; among equals the one with fewest
-// partitions of the route, so that a route spreads over the cluster, then by
-// name. The node on which the partition hangs comes last.
-func (p *planner) lightest(part *partition) int {
 	hangs := func(n int) int {
 		if n == part.wedged {
 			return 1
 		}
 		return 0
 	}
-	return slices.MinFunc(p.receivers, func(a, b int) int {
+	p.put(i, slices.MinFunc(part.scope.receivers, func(a, b int) int {
 		return cmp.Or(cmp.Compare(hangs(a), hangs(b)), cmp.Compare(p.load[a], p.load[b]),
 			cmp.Compare(p.routes[a][part.route], p.routes[b][part.route]))
-	})
+	}))
 }
 
 // handingOff: another live node still holds it than the one it is to be on.
@@ -311,92 +348,40 @@ func (p *planner) countHandOffs() {
 	}
 }
 
-// vacate moves partitions off draining nodes, as far as the budget goes. With
-// nowhere to go they are taken away all the same: that is what drain asks.
+// obey moves partitions to where operators pinned them, as far as the budget goes.
+func (p *planner) obey() {
+	for i := range p.parts {
+		part := &p.parts[i]
+		to := p.pin(part)
+		if part.at == none || to == none || to == part.at {
+			continue
+		}
+		// Back to who still holds it, a move is the end of one.
+		if to != part.owner && !part.handingOff() && !p.spend() {
+			return
+		}
+		part.reason = ReasonMove
+		p.take(i)
+		p.put(i, to)
+	}
+}
+
+// vacate moves partitions off nodes that must not keep them, as far as the
+// budget goes. With nowhere to go they are taken away all the same: that is what
+// drain, and a rule, ask.
 func (p *planner) vacate() {
 	for i := range p.parts {
 		part := &p.parts[i]
-		if part.at == none || !p.nodes[part.at].Draining {
+		if part.at == none || !p.leaves(part, part.at) {
 			continue
 		}
 		if !p.spend() {
 			return
 		}
-		part.reason = ReasonDrain
+		part.reason = p.whyLeaves(part.at)
 		p.take(i)
-		if len(p.receivers) == 0 {
-			part.unplaced = "every node is draining"
-			continue
-		}
-		p.put(i, p.lightest(part))
+		p.putLightest(i)
 	}
-}
-
-// balance moves partitions from the heaviest node to the lightest while that
-// evens them.
-//
-// It ends: each move lowers the sum of squared loads. A donor that has nothing
-// to give to the lightest node has nothing to give to any, and stays so unless
-// it receives, since the lightest load never falls.
-func (p *planner) balance() {
-	if len(p.receivers) == 0 {
-		return
-	}
-	movable := make([][]int, len(p.nodes))
-	for i := range p.parts {
-		part := &p.parts[i]
-		if part.at != none && part.Node == "" && part.wedged == none && !part.handingOff() && !p.nodes[part.at].Draining {
-			movable[part.at] = append(movable[part.at], i)
-		}
-	}
-	exhausted := make([]bool, len(p.nodes))
-	for {
-		donor := none
-		for n := range p.nodes {
-			if !exhausted[n] && len(movable[n]) > 0 && (donor == none || p.load[n] > p.load[donor]) {
-				donor = n
-			}
-		}
-		if donor == none {
-			return
-		}
-		to := slices.MinFunc(p.receivers, func(a, b int) int { return cmp.Compare(p.load[a], p.load[b]) })
-		pick := p.pick(movable[donor], donor, to)
-		if pick == none {
-			exhausted[donor] = true
-			continue
-		}
-		i := movable[donor][pick]
-		part := &p.parts[i]
-		// What this very plan placed, and nobody holds, moves for nothing.
-		if (part.reason == "" || part.owner != none) && !p.spend() {
-			return
-		}
-		movable[donor] = slices.Delete(movable[donor], pick, pick+1)
-		p.take(i)
-		p.put(i, to)
-		part.reason = cmp.Or(part.reason, ReasonBalance)
-		if !part.handingOff() {
-			movable[to] = append(movable[to], i)
-			exhausted[to] = false
-		}
-	}
-}
-
-// pick chooses which of the donor's partitions evens donor and to best; among
-// equals one of the route that leans most to the donor. none if no move helps.
-func (p *planner) pick(movable []int, donor, to int) int {
-	gap := p.load[donor] - p.load[to]
-	best, bestGap, bestLean := none, gap, 0
-	for k, i := range movable {
-		part := &p.parts[i]
-		after := max(gap-2*part.Weight, 2*part.Weight-gap)
-		lean := p.routes[donor][part.route] - p.routes[to][part.route]
-		if after < bestGap || after == bestGap && best != none && lean > bestLean {
-			best, bestGap, bestLean = k, after, lean
-		}
-	}
-	return best
 }
 
 // spend takes one move of the budget.

@@ -111,12 +111,31 @@ func drawInput(t *rapid.T) plan.Input {
 			Name:     nodeName(i),
 			Settled:  rapid.IntRange(0, 3).Draw(t, "settled") > 0,
 			Draining: rapid.IntRange(0, 4).Draw(t, "draining") == 0,
+			Excluded: rapid.IntRange(0, 7).Draw(t, "excluded") == 0,
+			Labels:   map[string]string{"zone": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "zone")},
 		})
 	}
 	someNode := rapid.Map(rapid.IntRange(0, 7), nodeName) // n6, n7 never exist
+	in.Rules = map[string]plan.Rule{}
+	for r := range 4 {
+		rule := plan.Rule{}
+		if rapid.IntRange(0, 3).Draw(t, "labelled") == 0 {
+			rule.Labels = map[string]string{"zone": rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "wanted zone")}
+		}
+		if rapid.IntRange(0, 5).Draw(t, "avoids") == 0 {
+			rule.Avoid = []string{someNode.Draw(t, "avoided")}
+		}
+		if rapid.IntRange(0, 5).Draw(t, "closes") == 0 {
+			rule.Closed = []string{someNode.Draw(t, "closed")}
+		}
+		in.Rules[fmt.Sprintf("r%d", r)] = rule
+	}
 	for _, p := range partitions(rapid.IntRange(1, 4).Draw(t, "routes"), rapid.IntRange(0, 12).Draw(t, "each")) {
 		if rapid.IntRange(0, 5).Draw(t, "pinned") == 0 {
-			p.Node = someNode.Draw(t, "pin")
+			p.Node = someNode.Draw(t, "disk")
+		}
+		if rapid.IntRange(0, 5).Draw(t, "moved") == 0 {
+			p.Pin = someNode.Draw(t, "pin")
 		}
 		p.Weight = rapid.SampledFrom([]int{0, 1, 1, 1, 2, 5}).Draw(t, "weight")
 		if rapid.Bool().Draw(t, "assigned") {
@@ -130,6 +149,34 @@ func drawInput(t *rapid.T) plan.Input {
 		}
 	}
 	return in
+}
+
+// mayHold is the rule, told apart from the plan's own reading of it.
+func mayHold(r plan.Rule, n plan.Node) bool {
+	for k, v := range r.Labels {
+		if n.Labels[k] != v {
+			return false
+		}
+	}
+	return !slices.Contains(r.Avoid, n.Name)
+}
+
+// mayGet: mayHold, and no order of an operator is against it.
+func mayGet(r plan.Rule, n plan.Node) bool {
+	return mayHold(r, n) && !n.Draining && !n.Excluded && !slices.Contains(r.Closed, n.Name)
+}
+
+// pinned reports whether the pin of a partition holds.
+func pinned(in plan.Input, p plan.Partition) bool {
+	if p.Node != "" || p.Pin == "" {
+		return false
+	}
+	for _, n := range in.Nodes {
+		if n.Name == p.Pin {
+			return !n.Draining && mayHold(in.Rules[p.Route], n)
+		}
+	}
+	return false
 }
 
 func TestPlanIsDeterministicWhateverTheOrderOfItsInput(t *testing.T) {
@@ -167,12 +214,9 @@ func TestPlanPlacesWhatCanBePlacedAndSaysWhyNot(t *testing.T) {
 		w := &world{in: drawInput(t)}
 		p := plan.Compute(w.in)
 		w.apply(p)
-		alive, open := map[string]plan.Node{}, 0
+		alive := map[string]plan.Node{}
 		for _, n := range w.in.Nodes {
 			alive[n.Name] = n
-			if !n.Draining {
-				open++
-			}
 		}
 		unplaced := map[plan.Key]bool{}
 		for _, u := range p.Unplaced {
@@ -192,10 +236,15 @@ func TestPlanPlacesWhatCanBePlacedAndSaysWhyNot(t *testing.T) {
 				t.Fatalf("%v is on %s, which is gone", part.Key, at)
 			}
 			if ok && part.Node != "" && part.Node != at {
-				t.Fatalf("%v is on %s but pinned to %s", part.Key, at, part.Node)
+				t.Fatalf("%v is on %s but its data is on %s", part.Key, at, part.Node)
 			}
-			if !ok && part.Node == "" && open > 0 {
-				t.Fatalf("%v is on no node, though there are %d", part.Key, open)
+			if ok && !mayHold(w.in.Rules[part.Route], alive[at]) && !p.Deferred {
+				t.Fatalf("%v is on %s, which its rule bars", part.Key, at)
+			}
+			for _, n := range w.in.Nodes {
+				if !ok && part.Node == "" && mayGet(w.in.Rules[part.Route], n) {
+					t.Fatalf("%v is on no node, though %s may have it", part.Key, n.Name)
+				}
 			}
 		}
 		for k := range w.in.Assigned {
@@ -204,8 +253,12 @@ func TestPlanPlacesWhatCanBePlacedAndSaysWhyNot(t *testing.T) {
 			}
 		}
 		for _, c := range p.Changes {
-			if alive[c.To].Draining {
-				t.Fatalf("%v moved to %s, which is draining", c.Key, c.To)
+			i := slices.IndexFunc(w.in.Partitions, func(p plan.Partition) bool { return p.Key == c.Key })
+			if c.To != "" && !mayGet(w.in.Rules[c.Route], alive[c.To]) && w.in.Owners[c.Key] != c.To && w.in.Partitions[i].Pin != c.To {
+				t.Fatalf("%v moved to %s, which gets nothing", c.Key, c.To)
+			}
+			if c.To != "" && (alive[c.To].Draining || !mayHold(w.in.Rules[c.Route], alive[c.To])) {
+				t.Fatalf("%v moved to %s, which must not have it", c.Key, c.To)
 			}
 			if c.From == c.To || c.Reason == "" {
 				t.Fatalf("odd change %+v", c)
@@ -214,38 +267,45 @@ func TestPlanPlacesWhatCanBePlacedAndSaysWhyNot(t *testing.T) {
 	})
 }
 
-func TestPlanSettlesEvenWithDrainedNodesEmpty(t *testing.T) {
+func TestPlanSettlesEvenWithOrdersAndRulesObeyed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{in: drawInput(t)}
 		w.in.Moves = max(w.in.Moves, 1)
+		before := maps.Clone(w.in.Assigned)
 		w.settle(t)
 		loads := w.loads()
-		var open, settled []string
+		nodes := map[string]plan.Node{}
 		for _, n := range w.in.Nodes {
-			if n.Draining {
-				if loads[n.Name] > 0 {
-					t.Fatalf("%s drains and holds %d", n.Name, loads[n.Name])
-				}
-				continue
-			}
-			open = append(open, n.Name)
-			if n.Settled {
-				settled = append(settled, n.Name)
+			nodes[n.Name] = n
+			if n.Draining && loads[n.Name] > 0 {
+				t.Fatalf("%s drains and holds %d", n.Name, loads[n.Name])
 			}
 		}
-		if len(settled) == 0 {
-			settled = open
-		}
-		// No partition could move to a receiver and even the load.
 		for _, p := range w.in.Partitions {
 			at, ok := w.in.Assigned[p.Key]
-			if !ok || p.Node != "" {
+			rule := w.in.Rules[p.Route]
+			if ok && !mayHold(rule, nodes[at]) {
+				t.Fatalf("%v is on %s, which its rule bars", p.Key, at)
+			}
+			settled := func(n plan.Node) bool { return mayGet(rule, n) && n.Settled }
+			if pinned(w.in, p) && at != p.Pin && (nodes[p.Pin].Settled || !slices.ContainsFunc(w.in.Nodes, settled)) {
+				t.Fatalf("%v is on %s and an operator moved it to %s", p.Key, at, p.Pin)
+			}
+			// An excluded node keeps what it had and held.
+			was := nodes[before[p.Key]]
+			if was.Name != "" && !pinned(w.in, p) && (was.Excluded || slices.Contains(rule.Closed, was.Name)) &&
+				mayHold(rule, was) && !was.Draining && (p.Node == "" || p.Node == was.Name) && at != was.Name {
+				t.Fatalf("%v was on %s, which is excluded, and is on %s", p.Key, was.Name, at)
+			}
+			if !ok || p.Node != "" || pinned(w.in, p) || !mayGet(rule, nodes[at]) {
 				continue
 			}
-			for _, to := range settled {
-				if loads[at]-loads[to] > max(p.Weight, 1) {
-					t.Fatalf("%v (weight %d) on %s (%d), though %s has %d", p.Key, p.Weight, at, loads[at], to, loads[to])
+			// No partition could move to a receiver and even the load.
+			some := slices.ContainsFunc(w.in.Nodes, settled)
+			for _, to := range w.in.Nodes {
+				if mayGet(rule, to) && to.Settled == some && loads[at]-loads[to.Name] > max(p.Weight, 1) {
+					t.Fatalf("%v (weight %d) on %s (%d), though %s has %d", p.Key, p.Weight, at, loads[at], to.Name, loads[to.Name])
 				}
 			}
 		}
@@ -258,8 +318,13 @@ func TestPlanHandsOffNoMoreThanTheBudgetByChoice(t *testing.T) {
 		in := drawInput(t)
 		byChoice := 0
 		for _, c := range plan.Compute(in).Changes {
-			if c.Reason == plan.ReasonBalance || c.Reason == plan.ReasonDrain && in.Owners[c.Key] == c.From && c.To != "" {
+			switch c.Reason {
+			case plan.ReasonBalance:
 				byChoice++
+			case plan.ReasonDrain, plan.ReasonPlacement, plan.ReasonMove:
+				if in.Owners[c.Key] == c.From && c.To != "" {
+					byChoice++
+				}
 			}
 		}
 		if byChoice > in.Moves {
@@ -354,6 +419,86 @@ func TestPlanTakesAWedgedPartitionElsewhereAndKeepsItThere(t *testing.T) {
 	w.settle(t)
 	if w.in.Assigned[k] != hangs {
 		t.Fatalf("the only node left does not get it")
+	}
+}
+
+func TestPlanExcludedNodeKeepsWhatItHasAndGetsNothing(t *testing.T) {
+	t.Parallel()
+	w := &world{in: plan.Input{Nodes: nodes(3), Partitions: partitions(1, 9), Moves: plan.DefaultMoves}}
+	w.settle(t)
+	w.in.Nodes[0].Excluded = true
+	w.in.Partitions = partitions(1, 21)
+	w.settle(t)
+	if l := w.loads(); l[nodeName(0)] != 3 || l[nodeName(1)] != 9 || l[nodeName(2)] != 9 {
+		t.Fatalf("loads %v", l)
+	}
+	// Not even when nobody else is left.
+	w.drop(nodeName(1))
+	w.drop(nodeName(2))
+	p := plan.Compute(w.in)
+	w.settle(t)
+	if l := w.loads(); l[nodeName(0)] != 3 || len(p.Unplaced) != 18 || p.Unplaced[0].Reason != "no node may take it: n0 is excluded" {
+		t.Fatalf("loads %v, unplaced %+v", l, p.Unplaced)
+	}
+}
+
+func TestPlanRuleOfARouteHoldsForItAlone(t *testing.T) {
+	t.Parallel()
+	w := &world{in: plan.Input{Nodes: nodes(4), Partitions: partitions(2, 12), Moves: plan.DefaultMoves}}
+	w.settle(t)
+	for i := range w.in.Nodes {
+		w.in.Nodes[i].Labels = map[string]string{"disk": []string{"ssd", "ssd", "hdd", ""}[i]}
+	}
+	delete(w.in.Nodes[3].Labels, "disk")
+	w.in.Rules = map[string]plan.Rule{"r0": {Labels: map[string]string{"disk": "ssd"}}}
+	w.settle(t)
+	for k, n := range w.in.Assigned {
+		if k.Route == "r0" && n != nodeName(0) && n != nodeName(1) {
+			t.Fatalf("%v is on %s", k, n)
+		}
+	}
+	if l := w.loads(); l[nodeName(0)] != 6 || l[nodeName(3)] != 6 {
+		t.Fatalf("loads %v", l)
+	}
+	w.in.Rules["r0"] = plan.Rule{Labels: map[string]string{"disk": "nvme"}}
+	p := plan.Compute(w.in)
+	w.settle(t)
+	const why = "no node may take it: n0 has the label disk=ssd, not nvme, n1 has the label disk=ssd, not nvme, n2 has the label disk=hdd, not nvme, n3 has no label disk=nvme"
+	if len(p.Unplaced) != 12 || p.Unplaced[0].Reason != why {
+		t.Fatalf("unplaced %+v", p.Unplaced)
+	}
+}
+
+func TestPlanPinHoldsUntilItsNodeIsGone(t *testing.T) {
+	t.Parallel()
+	w := &world{in: plan.Input{Nodes: nodes(3), Partitions: partitions(1, 9), Moves: 1}}
+	w.settle(t)
+	for i := range w.in.Partitions {
+		w.in.Partitions[i].Pin = nodeName(2) // all of them: unevenness is what the operator wants
+	}
+	for range 6 {
+		p := plan.Compute(w.in)
+		if len(p.Changes) > 1 {
+			t.Fatalf("%d moves at once, budget 1", len(p.Changes))
+		}
+		w.apply(p)
+		w.follow()
+	}
+	w.settle(t)
+	if l := w.loads(); l[nodeName(2)] != 9 {
+		t.Fatalf("loads %v", l)
+	}
+	w.drop(nodeName(2))
+	w.settle(t)
+	if l := w.loads(); l[nodeName(0)] == 0 || l[nodeName(0)]+l[nodeName(1)] != 9 {
+		t.Fatalf("loads %v", l)
+	}
+	// It comes back and flaps: the pin does not follow before it has settled.
+	w.in.Nodes = append(w.in.Nodes, plan.Node{Name: nodeName(2)})
+	w.moved = 0
+	w.settle(t)
+	if w.moved != 0 {
+		t.Fatalf("%d moves to a node that just came back", w.moved)
 	}
 }
 
