@@ -42,6 +42,8 @@ type attempt struct {
 	failingSince time.Time
 	// held: the owner key may be ours from an earlier attempt.
 	held bool
+	// before says how the run before this one ended, for the history.
+	before string
 
 	drain     chan struct{} // closed: stop softly
 	drainOnce sync.Once
@@ -173,9 +175,11 @@ func (a *attempt) acquire(ctx context.Context) error {
 		owned, err := cfg.Owners.Acquire(ctx, lease.AcquireRequest{
 			Route: a.route.Name, RouteUID: a.route.UID, Generation: a.route.Generation,
 			Partition: a.want.Partition.ID, AssignmentRev: a.want.AssignmentRev, RouteRev: a.route.Rev,
+			Before: a.before,
 		})
 		if err == nil {
 			a.owned = &owned
+			a.view.node.observe(Event{Kind: EventAcquired, Route: a.route.Name, Partition: a.want.Partition.ID, Epoch: owned.Epoch})
 			return nil
 		}
 		if !errors.Is(err, lease.ErrOwned) {
@@ -409,6 +413,7 @@ func (a *attempt) settleOwnership(out *outcome) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	release := func() {
+		a.owned.End = a.words(out)
 		if err := cfg.Owners.Release(ctx, *a.owned); err != nil {
 			out.kept = true
 			a.log.Debug("ownership not released", "error", err)

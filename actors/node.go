@@ -33,7 +33,8 @@ type Desired struct {
 	AssignmentRev int64
 }
 
-// Config is what a node's actors work with. All of it is required but Timing.
+// Config is what a node's actors work with. All of it is required but Timing,
+// Draining and Observe.
 type Config struct {
 	Name        string // of this node
 	Instance    string
@@ -48,6 +49,11 @@ type Config struct {
 	Budget      *message.Budget
 	Log         *slog.Logger
 	Timing      Timing
+	// Draining says whether an operator is emptying this node; nil means never.
+	// It only chooses words.
+	Draining func() bool
+	// Observe is told what happens to partitions; nil for nobody. It must not block.
+	Observe func(Event)
 }
 
 // Timing are the supervision's deadlines. Zero values take the defaults.

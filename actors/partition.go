@@ -56,6 +56,7 @@ type partitionActor struct {
 	done     bool
 	seq      int // of the back-off, or of the lost lease, that is waited for
 
+	before    string    // how the last run ended, in words
 	failures  int       // in a row
 	failingAt time.Time // first of those that got nowhere
 	panics    []time.Time
@@ -97,7 +98,7 @@ func (a *partitionActor) start() {
 	a.seq++
 	a.done = false
 	at := &attempt{node: a.node, view: a.view, route: a.route, want: a.want, log: a.log, run: newRun(),
-		failingSince: a.failingAt, held: a.held, drain: make(chan struct{})}
+		failingSince: a.failingAt, held: a.held, before: a.before, drain: make(chan struct{})}
 	ctx := a.own()
 	cancel := a.cancel
 	a.cur = at
@@ -173,6 +174,7 @@ func (a *partitionActor) overdue(msg overdue) {
 
 // ended decides what follows an attempt.
 func (a *partitionActor) ended(out outcome) {
+	a.observe(out)
 	a.cur, a.held = nil, out.kept
 	if out.progressed {
 		a.failures, a.failingAt = 0, time.Time{}
@@ -272,6 +274,8 @@ func (a *partitionActor) tryAgain(err error) {
 func (a *partitionActor) retry(d time.Duration, quarantine error) {
 	if quarantine != nil {
 		a.view.fail(lease.StateQuarantined, quarantine, time.Now().Add(d))
+		a.node.observe(Event{Kind: EventQuarantined, Route: a.route.Name, Partition: a.view.key.partition,
+			Epoch: a.view.status().Epoch, Text: shorten(quarantine) + "; next try in " + d.Round(time.Second).String()})
 	}
 	a.seq++
 	seq, e, self := a.seq, a.node.engine, a.self

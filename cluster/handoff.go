@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqbridge/mqb/cluster/events"
 	"github.com/mqbridge/mqb/cluster/plan"
 	"github.com/mqbridge/mqb/lease"
 )
@@ -60,6 +61,11 @@ func (s *scheduler) evict(ctx context.Context, now time.Time, hung map[plan.Key]
 			delete(s.handoffs, k)
 			s.log.Warn("ownership taken away", "route", k.Route, "partition", k.Partition, "node", o.value.Node,
 				"epoch", o.value.Epoch, "wedged", alive)
+			why := "node " + o.value.Node + " is gone"
+			if alive {
+				why = "node " + o.value.Node + " did not hand it over, and its run ignores its cancellation"
+			}
+			s.cfg.events.Add(events.Event{Kind: events.TakenAway, Route: k.Route, Partition: k.Partition, Epoch: o.value.Epoch, Text: why})
 		}
 	}
 	for k := range s.handoffs {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mqbridge/mqb/actors"
+	"github.com/mqbridge/mqb/cluster/events"
 	"github.com/mqbridge/mqb/cluster/plan"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/lease"
@@ -67,6 +68,8 @@ type Config struct {
 
 	// NewRunner makes what runs the node's partitions; default actors.New.
 	NewRunner func(actors.Config) (Runner, error)
+
+	events *events.Ring // made by NewNode
 }
 
 // Runner runs the partitions that this node is told to hold; *actors.Node is one.
@@ -135,6 +138,7 @@ func NewNode(cfg Config) (*Node, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
+	cfg.events = events.NewRing(cfg.Name, cfg.Instance)
 	n := &Node{cfg: cfg, keys: lease.NewKeys(cfg.Cluster), started: time.Now(), done: make(chan struct{}), changed: make(chan struct{})}
 	var err error
 	n.session, err = lease.NewSession(cfg.Coordinator, lease.SessionOptions{TTL: cfg.LeaseTTL, Register: n.register, Now: cfg.Now, Log: cfg.Log})
@@ -195,6 +199,7 @@ func (n *Node) Run(ctx context.Context) error {
 		Name: n.cfg.Name, Instance: n.cfg.Instance, ClusterName: n.cfg.Cluster, ClusterUID: uid,
 		Coordinator: n.cfg.Coordinator, Keys: n.keys, Owners: n.owners, Session: n.session,
 		Registry: n.cfg.Registry, Env: n.env(), Budget: n.cfg.Budget, Log: n.cfg.Log, Timing: n.cfg.Timing,
+		Draining: n.cordoned, Observe: n.partitionEvent,
 	})
 	if err != nil {
 		return fmt.Errorf("start actors: %w", err)
@@ -211,6 +216,7 @@ func (n *Node) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { _ = n.session.Run(ctx); return nil })
 	g.Go(func() error { n.mirrors.run(ctx); return nil })
+	g.Go(func() error { n.noteMembers(ctx); return nil })
 	g.Go(func() error { n.scheduler.run(ctx); return nil })
 	g.Go(func() error { n.steer(steering, runner); return nil })
 	g.Go(func() error { n.reportStatus(ctx, runner); return nil })

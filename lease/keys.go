@@ -32,8 +32,15 @@ func (k Keys) Node(node string) string { return k.Nodes() + esc(node) }
 // Cordons is the prefix of Cordon.
 func (k Keys) Cordons() string { return k.prefix + "cordons/" }
 
-// Cordon holds what an operator ordered for a node (drain), whether it lives or not.
+// Cordon holds what an operator ordered for a node (drain, exclude), whether it
+// lives or not.
 func (k Keys) Cordon(node string) string { return k.Cordons() + esc(node) }
+
+// Pins is the prefix of all pins, or of one route's.
+func (k Keys) Pins(route ...string) string { return k.of("pins/", route) }
+
+// Pin holds a Pin: where an operator wants a partition.
+func (k Keys) Pin(route, p string) string { return k.Pins(route) + esc(p) }
 
 // Routes is the prefix of Route.
 func (k Keys) Routes() string { return k.prefix + "routes/" }
@@ -63,6 +70,12 @@ func (k Keys) Owner(route, p string) string { return k.Owners(route) + esc(p) }
 func (k Keys) Epoch(routeUID, p string) string {
 	return k.prefix + "epochs/" + esc(routeUID) + "/" + esc(p)
 }
+
+// History holds a History: the last runs of a partition.
+func (k Keys) History(routeUID, p string) string { return k.Histories(routeUID) + esc(p) }
+
+// Histories is the prefix of a route's History keys.
+func (k Keys) Histories(routeUID string) string { return k.prefix + "history/" + esc(routeUID) + "/" }
 
 // Claimed holds a Claimed: the low-water mark of a partition's checkpoint record.
 func (k Keys) Claimed(routeUID, p, leg string) string {
@@ -95,7 +108,7 @@ func (k Keys) of(kind string, route []string) string {
 }
 
 // SplitPartition takes the route and the partition out of a key of Partitions,
-// Assignments or Owners.
+// Assignments, Owners or Pins.
 func (k Keys) SplitPartition(key string) (route, p string, ok bool) {
 	rest, ok := strings.CutPrefix(key, k.prefix)
 	if !ok {
@@ -133,11 +146,26 @@ type Node struct {
 	Leaving bool `json:"leaving,omitempty"`
 }
 
-// Cordon is an operator's order for a node: no new partitions, and the ones it
-// has move away.
+// Cordon is what an operator ordered for a node.
 type Cordon struct {
-	Drain bool      `json:"drain"`
-	Since time.Time `json:"since"`
+	// Drain: no new partitions, and the ones it has move away.
+	Drain bool `json:"drain"`
+	// Exclude: no new partitions; the ones it has stay.
+	Exclude bool `json:"exclude,omitempty"`
+	// Routes are those that the node is excluded for, by name, with their uids: a
+	// route created again under the name is not meant.
+	Routes map[string]string `json:"routes,omitempty"`
+	Since  time.Time         `json:"since"`
+}
+
+// Empty reports whether nothing is ordered.
+func (c Cordon) Empty() bool { return !c.Drain && !c.Exclude && len(c.Routes) == 0 }
+
+// Pin is an operator's order to keep a partition on a node while that node can
+// hold it.
+type Pin struct {
+	Node  string    `json:"node"`
+	Since time.Time `json:"since"` // for display only
 }
 
 // Route is a route as it stands in the cluster. Spec is the normalized YAML of
@@ -190,7 +218,7 @@ type Owner struct {
 }
 
 // Claimed is the floor under a checkpoint record: a claim that finds less than
-// this lost data (PROTOCOL 1, "between runs").
+// this lost data (docs/protocol.md, stores).
 type Claimed struct {
 	Store   string `json:"store"`
 	Epoch   uint64 `json:"epoch"`
@@ -266,6 +294,9 @@ type NodeStatus struct {
 	// Unplaced is filled by the scheduler's leader: partitions that no node can
 	// hold, state unassigned, with the reason as error.
 	Unplaced []PartitionStatus `json:"unplaced,omitempty"`
+	// Settling is filled by the scheduler's leader: nodes that just came or flap,
+	// so that nothing moves to them without need, and until when, by its clock.
+	Settling map[string]time.Time `json:"settling,omitempty"`
 	// Omitted counts partitions left out because the status grew too large.
 	Omitted int `json:"omitted,omitempty"`
 }

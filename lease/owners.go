@@ -1,10 +1,12 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -51,6 +53,9 @@ type AcquireRequest struct {
 	Partition       string
 	AssignmentRev   int64 // ModRevision of the assignment that names this node
 	RouteRev        int64 // ModRevision of the route that has Generation
+	// Before says why this process's run before ended, if it had one and kept
+	// the owner key; for the history.
+	Before string
 }
 
 // Owned is a partition that this node holds for one run.
@@ -63,7 +68,13 @@ type Owned struct {
 	// Session is the session's generation that the ownership hangs on; its gate
 	// is Session.GateOf of it.
 	Session uint64
-	owner   []byte
+	// End says why the run ended, for the history; to be set before Release.
+	End string
+
+	owner []byte
+	// history as the acquire wrote it, at revision.
+	history  []byte
+	revision int64
 }
 
 // acquireTries bounds how often Acquire starts over because a key it compared
@@ -96,7 +107,8 @@ func (o *Owners) acquire(ctx context.Context, r AcquireRequest) (_ Owned, again 
 	}
 	ownerKey, epochKey := o.keys.Owner(r.Route, r.Partition), o.keys.Epoch(r.RouteUID, r.Partition)
 	assignmentKey, routeKey, nodeKey := o.keys.Assignment(r.Route, r.Partition), o.keys.Route(r.Route), o.keys.Node(o.node)
-	got, err := o.get(ctx, ownerKey, epochKey, assignmentKey, routeKey, nodeKey)
+	historyKey := o.keys.History(r.RouteUID, r.Partition)
+	got, err := o.get(ctx, ownerKey, epochKey, assignmentKey, routeKey, nodeKey, historyKey)
 	if err != nil {
 		return Owned{}, false, err
 	}
@@ -124,6 +136,8 @@ func (o *Owners) acquire(ctx context.Context, r AcquireRequest) (_ Owned, again 
 		Generation: r.Generation, Epoch: epoch + 1, Session: h.generation,
 		owner: Encode(Owner{Node: o.node, Instance: o.instance, Epoch: epoch + 1, Generation: r.Generation}),
 	}
+	before, _ := decode[History](got[5]) // one that cannot be read costs itself alone
+	owned.history = Encode(before.begin(o, owned.Epoch, r.Before, time.Now().UTC().Truncate(time.Millisecond)))
 	res, err := o.c.Txn(ctx,
 		[]Compare{
 			ModRevisionIs(ownerKey, rev(got[0])),
@@ -132,7 +146,7 @@ func (o *Owners) acquire(ctx context.Context, r AcquireRequest) (_ Owned, again 
 			ModRevisionIs(routeKey, r.RouteRev),
 			ModRevisionIs(nodeKey, rev(got[4])),
 		},
-		[]Op{PutLeased(ownerKey, owned.owner, h.id), Put(epochKey, formatCounter(epoch+1))})
+		[]Op{PutLeased(ownerKey, owned.owner, h.id), Put(epochKey, formatCounter(epoch+1)), Put(historyKey, owned.history)})
 	switch {
 	case errors.Is(err, ErrUnavailable):
 		// The outcome is unknown, so look. If the write is still on its way it is
@@ -141,10 +155,12 @@ func (o *Owners) acquire(ctx context.Context, r AcquireRequest) (_ Owned, again 
 		if readErr != nil || now == nil || string(now.Value) != string(owned.owner) {
 			return Owned{}, false, err
 		}
+		owned.revision = now.ModRevision
 		return owned, false, nil
 	case err != nil:
 		return Owned{}, false, err
 	}
+	owned.revision = res.Revision
 	return owned, !res.Succeeded, nil
 }
 
@@ -177,7 +193,11 @@ func (o *Owners) Mine(ctx context.Context, owned Owned) (bool, error) {
 // there is nothing to do, and no error. After an error the record may stand.
 func (o *Owners) Release(ctx context.Context, owned Owned) error {
 	key := o.keys.Owner(owned.Route, owned.Partition)
-	_, err := o.c.Txn(ctx, []Compare{ValueIs(key, owned.owner)}, []Op{Delete(key)})
+	compares, ops := []Compare{ValueIs(key, owned.owner)}, []Op{Delete(key)}
+	err := o.releaseWithHistory(ctx, owned, compares, ops)
+	if errors.Is(err, errNoHistory) {
+		_, err = o.c.Txn(ctx, compares, ops)
+	}
 	if errors.Is(err, ErrUnavailable) {
 		if mine, readErr := o.Mine(ctx, owned); readErr == nil && !mine {
 			return nil
@@ -187,6 +207,26 @@ func (o *Owners) Release(ctx context.Context, owned Owned) error {
 		return fmt.Errorf("release route %s partition %s epoch %d: %w", owned.Route, owned.Partition, owned.Epoch, err)
 	}
 	return nil
+}
+
+// errNoHistory: the history is not what the acquire wrote.
+var errNoHistory = errors.New("history changed")
+
+// releaseWithHistory writes the end of the run in the transaction that gives the
+// partition back. The history goes with its route: what a release finds deleted
+// stays deleted.
+func (o *Owners) releaseWithHistory(ctx context.Context, owned Owned, compares []Compare, ops []Op) error {
+	history, err := Decode[History](owned.history)
+	if err != nil || len(history) == 0 {
+		return errNoHistory
+	}
+	key := o.keys.History(owned.RouteUID, owned.Partition)
+	res, err := o.c.Txn(ctx, append(compares, ModRevisionIs(key, owned.revision)),
+		append(ops, Put(key, Encode(history.end(cmp.Or(owned.End, "released"), time.Now().UTC().Truncate(time.Millisecond))))))
+	if err == nil && !res.Succeeded {
+		return errNoHistory
+	}
+	return err
 }
 
 // Drop deletes the ownership record if it is this process's, of whichever run,

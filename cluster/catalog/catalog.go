@@ -125,6 +125,7 @@ func (c *Catalog) Delete(ctx context.Context, name string) error {
 				lease.Delete(key),
 				lease.DeletePrefix(c.cfg.Keys.Assignments(name)),
 				lease.DeletePrefix(c.cfg.Keys.Partitions(name)),
+				lease.DeletePrefix(c.cfg.Keys.Histories(e.Route.UID)),
 			})
 		if err != nil {
 			return fmt.Errorf("delete route %s: %w", name, err)
