@@ -90,7 +90,7 @@ func (k Key) Prefix() string {
 	return url.PathEscape(k.Cluster) + "/" + url.PathEscape(k.RouteUID) + "/"
 }
 
-// Intent is a part that was promised before it was created (PROTOCOL 5): a new
+// Intent is a part that was promised before it was created (docs/protocol.md, parts): a new
 // owner finishes it exactly as it stands.
 type Intent struct {
 	From message.Position `json:"from"`

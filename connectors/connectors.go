@@ -205,7 +205,7 @@ type Txn interface {
 	Discard()
 }
 
-// PartWriter makes immutable parts (T2, PROTOCOL 5). The committer decides where
+// PartWriter makes immutable parts (T2, docs/protocol.md, parts). The committer decides where
 // a part ends; the writer spools, names and publishes. Stage and Seal are called
 // by one goroutine, Publish, Exists and Discard by another.
 type PartWriter interface {

@@ -214,6 +214,9 @@ func (d *decoder) decodeRoute(name string, n *node) {
 	n.entries = append(sides, n.entries...)
 	spec.source = n
 	d.routes = append(d.routes, spec)
+	if spec.Concurrency > 1 {
+		d.warnings = append(d.warnings, fmt.Sprintf("route %s: concurrency: %d: one middleware worker runs per partition so far; order and results are the same", spec.Name, spec.Concurrency))
+	}
 	if len(d.errs) == before {
 		if t, ok := d.types.Endpoint(spec.Output.Type); ok && t.Sink != nil && t.Sink(spec.Output.Config).Tier == TierTransactional &&
 			(spec.Commit == CommitSeparate || spec.CheckpointStore != "") {

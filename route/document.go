@@ -33,7 +33,7 @@ func Document(types Types) string {
 	}
 	p.text("\nRefused as not supported yet: " + codeList(missing(dialectEndpoints, types.EndpointNames())) + ".")
 
-	p.text("\n## Middlewares\n\nOn an output a message passes them in the order they are listed. On an input the first one listed is the outermost: a message passes the last one first.")
+	p.text("\n## Middlewares\n\nOn an input the first one listed is the outermost, on an output the last one. So a message passes the last one listed first on an input, and on an output as well.")
 	for _, name := range types.MiddlewareNames() {
 		t, _ := types.Middleware(name)
 		p.text(fmt.Sprintf("\n### `%s`\n\n%s", name, sides(t.Input, t.Output)))

@@ -20,7 +20,7 @@ import "time"
 type routeKeys struct {
 	Description        string        `yaml:"description" doc:"What the route is for."`
 	Enabled            bool          `yaml:"enabled" default:"true" doc:"false keeps the route known and stopped."`
-	Concurrency        int           `yaml:"concurrency" default:"1" min:"1" max:"1000000" doc:"Middleware workers per partition; the order of messages is kept."`
+	Concurrency        int           `yaml:"concurrency" default:"1" min:"1" max:"1000000" doc:"Middleware workers per partition; the order of messages is kept. So far one worker runs, and more is a warning."`
 	BatchSize          int           `yaml:"batch_size" default:"1024" min:"1" max:"1000000" doc:"The most messages in one batch."`
 	ExitOnEmpty        bool          `yaml:"exit_on_empty" default:"false" doc:"End the route at the end of its input instead of waiting for more."`
 	RequiredDelivery   Guarantee     `yaml:"required_delivery" enum:"at-most-once|at-least-once|effectively-once|exactly-once" doc:"Refuse the route if its guarantee is weaker."`
@@ -28,12 +28,18 @@ type routeKeys struct {
 	Commit             CommitMode    `yaml:"commit" default:"auto" enum:"auto|transactional|separate" doc:"transactional keeps the position in the sink, in one transaction with the rows; separate keeps it apart; auto takes the strongest the sink offers."`
 	CheckpointInterval time.Duration `yaml:"checkpoint_interval" alias:"checkpoint_interval_ms" default:"1s" min:"10ms" max:"1h" doc:"How often a position is committed where that is apart from the write."`
 	SharedStorage      bool          `yaml:"shared_storage" default:"false" doc:"Local paths of this route are mounted on all nodes, so any node may hold any partition."`
+	Placement          placementKeys `yaml:"placement" doc:"Which nodes may hold the route's partitions; absent means all. A change moves partitions off nodes that may not any more."`
 	ExistingParts      string        `yaml:"existing_parts" default:"fail" enum:"fail|skip" doc:"What to do about parts that another route left under the same prefix: refuse to start, or take their records as already covered."`
 	Roll               rollKeys      `yaml:"roll" doc:"When a part is complete; whichever comes first."`
 	OnError            OnError       `yaml:"on_error" default:"stop" enum:"stop|drop" later:"dlq" doc:"A record that cannot be handled stops its partition, or is dropped and counted."`
 	MaxRecordBytes     Bytes         `yaml:"max_record_bytes" default:"16MiB" min:"1" max:"1GiB" doc:"A larger record counts as one that cannot be handled."`
 	ReconnectInterval  time.Duration `yaml:"reconnect_interval_ms" alias:"reconnect_interval" default:"5000" min:"1ms" max:"1h" doc:"The longest pause between two attempts to reach a system."`
 	GiveUpAfter        time.Duration `yaml:"give_up_after" alias:"give_up_after_ms" default:"30s" min:"1s" max:"24h" doc:"How long a node keeps a partition whose systems it cannot reach before it hands it back."`
+}
+
+type placementKeys struct {
+	Labels  map[string]string `yaml:"labels" doc:"Labels that a node must have, all of them (mqbd --label)."`
+	Exclude []string          `yaml:"exclude" doc:"Names of nodes that must not hold any."`
 }
 
 type rollKeys struct {
@@ -46,7 +52,7 @@ type rollKeys struct {
 // be ignored today, so they are refused.
 var unsupportedRouteKeys = []string{
 	"allow_fault_injection", "commit_concurrency_limit", "delivery_mode",
-	"empty_batch_delay_ms", "partitions", "placement", "startup_timeout_ms",
+	"empty_batch_delay_ms", "partitions", "startup_timeout_ms",
 }
 
 // applicationKeys configure mq-bridge's own process. Beside routes they are
@@ -86,7 +92,7 @@ func (k *routeKeys) spec() *Spec {
 		Concurrency: k.Concurrency, BatchSize: k.BatchSize, ExitOnEmpty: k.ExitOnEmpty,
 		RequiredDelivery: k.RequiredDelivery,
 		CheckpointStore:  k.CheckpointStore, Commit: k.Commit, CheckpointInterval: k.CheckpointInterval,
-		SharedStorage: k.SharedStorage, ExistingParts: k.ExistingParts,
+		SharedStorage: k.SharedStorage, Placement: Placement(k.Placement), ExistingParts: k.ExistingParts,
 		Roll:    Roll{Bytes: int64(k.Roll.Bytes), Records: k.Roll.Records, Age: k.Roll.Age},
 		OnError: k.OnError, MaxRecordBytes: int64(k.MaxRecordBytes),
 		ReconnectInterval: k.ReconnectInterval, GiveUpAfter: k.GiveUpAfter,

@@ -28,6 +28,7 @@ type Spec struct {
 	// apart from the write.
 	CheckpointInterval time.Duration
 	SharedStorage      bool
+	Placement          Placement
 	ExistingParts      string // fail (default) or skip
 	Roll               Roll
 	OnError            OnError
@@ -55,6 +56,12 @@ type Middleware struct {
 	Type   string
 	Config any
 	Where  string
+}
+
+// Placement says which nodes may hold a route's partitions; the zero value is all.
+type Placement struct {
+	Labels  map[string]string // a node must have them all
+	Exclude []string          // names of nodes
 }
 
 // Roll bounds a part: whichever comes first ends it.

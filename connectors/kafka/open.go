@@ -13,7 +13,7 @@ import (
 	"github.com/mqbridge/mqb/message"
 )
 
-// Open starts at the record's position or, at the first run ever, where DESIGN
+// Open starts at the record's position or, at the first run ever, where the dialect
 // says: the group's committed offset, else the earliest record with a group and
 // the latest without one.
 func (s *source) Open(ctx context.Context, claim connectors.Claim) (connectors.Reader, error) {

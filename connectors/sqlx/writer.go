@@ -113,7 +113,7 @@ func (w *writer) Close() error {
 
 // commit is one transaction: the rows first, then in one flight the fence and the
 // COMMIT, so that the record is locked for as short as can be and a process that
-// freezes between them leaves no half of it (PROTOCOL 3).
+// freezes between them leaves no half of it.
 func (w *writer) commit(ctx context.Context, t *txn, swap connectors.Swap) error {
 	w.busy.Lock()
 	defer w.busy.Unlock()
