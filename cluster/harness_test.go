@@ -81,7 +81,7 @@ func runWorld(t testing.TB, f func(w *world)) {
 }
 
 // start starts a node and does not wait for it.
-func (w *world) start(name string) *member {
+func (w *world) start(name string, change ...func(*Config)) *member {
 	w.t.Helper()
 	m := &member{client: &frozenClient{Client: w.store.Client(), loses: w.loses}, done: make(chan struct{})}
 	cfg := Config{
@@ -96,6 +96,9 @@ func (w *world) start(name string) *member {
 	}
 	if os.Getenv("MQB_TEST_LOG") != "" {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", name)
+	}
+	for _, c := range change {
+		c(&cfg)
 	}
 	var err error
 	if m.Node, err = NewNode(cfg); err != nil {

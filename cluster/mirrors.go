@@ -13,7 +13,7 @@ import (
 // checkpoint records and statuses are not among them: they are large and change
 // all the time.
 type mirrors struct {
-	scheduler, nodes, cordons, routes, partitions, assignments, owners *lease.Mirror
+	scheduler, nodes, cordons, pins, routes, partitions, assignments, owners *lease.Mirror
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -25,6 +25,7 @@ func newMirrors(c lease.Coordinator, k lease.Keys, log *slog.Logger) *mirrors {
 		scheduler:   of(k.Scheduler()),
 		nodes:       of(k.Nodes()),
 		cordons:     of(k.Cordons()),
+		pins:        of(k.Pins()),
 		routes:      of(k.Routes()),
 		partitions:  of(k.Partitions()),
 		assignments: of(k.Assignments()),
@@ -34,7 +35,7 @@ func newMirrors(c lease.Coordinator, k lease.Keys, log *slog.Logger) *mirrors {
 }
 
 func (m *mirrors) all() []*lease.Mirror {
-	return []*lease.Mirror{m.scheduler, m.nodes, m.cordons, m.routes, m.partitions, m.assignments, m.owners}
+	return []*lease.Mirror{m.scheduler, m.nodes, m.cordons, m.pins, m.routes, m.partitions, m.assignments, m.owners}
 }
 
 // run follows all of them until ctx ends or the coordinator closes.
@@ -126,6 +127,7 @@ func (t *table[K, V]) update() bool {
 type tables struct {
 	nodes       table[string, lease.Node]
 	cordons     table[string, lease.Cordon]
+	pins        table[plan.Key, lease.Pin]
 	routes      table[string, lease.Route]
 	partitions  table[plan.Key, lease.Partition]
 	assignments table[plan.Key, lease.Assignment]
@@ -140,6 +142,7 @@ func newTables(m *mirrors, k lease.Keys) *tables {
 	return &tables{
 		nodes:       table[string, lease.Node]{mirror: m.nodes, prefix: k.Nodes(), parse: k.SplitName},
 		cordons:     table[string, lease.Cordon]{mirror: m.cordons, prefix: k.Cordons(), parse: k.SplitName},
+		pins:        table[plan.Key, lease.Pin]{mirror: m.pins, prefix: k.Pins(), parse: split},
 		routes:      table[string, lease.Route]{mirror: m.routes, prefix: k.Routes(), parse: k.SplitName},
 		partitions:  table[plan.Key, lease.Partition]{mirror: m.partitions, prefix: k.Partitions(), parse: split},
 		assignments: table[plan.Key, lease.Assignment]{mirror: m.assignments, prefix: k.Assignments(), parse: split},
@@ -150,6 +153,7 @@ func newTables(m *mirrors, k lease.Keys) *tables {
 func (t *tables) update() {
 	t.nodes.update()
 	t.cordons.update()
+	t.pins.update()
 	t.routes.update()
 	t.partitions.update()
 	t.assignments.update()
@@ -174,4 +178,22 @@ func (t *tables) assignment(k plan.Key) (row[lease.Assignment], bool) {
 	a, ok := t.assignments.rows[k]
 	r, exists := t.routes.rows[k.Route]
 	return a, ok && exists && a.ModRevision > r.CreateRevision
+}
+
+// pin is where an operator wants a partition; "" is anywhere. Like partition, it
+// knows a pin of an earlier route of the same name.
+func (t *tables) pin(k plan.Key) string {
+	p, ok := t.pins.rows[k]
+	r, exists := t.routes.rows[k.Route]
+	if !ok || !exists || p.ModRevision <= r.CreateRevision {
+		return ""
+	}
+	return p.value.Node
+}
+
+// closed reports whether an operator excluded a node, from all routes or from one.
+func (t *tables) closed(node, route string) bool {
+	c := t.cordons.rows[node].value
+	uid, named := c.Routes[route]
+	return c.Exclude || named && uid == t.routes.rows[route].value.UID
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -55,9 +56,16 @@ type scheduler struct {
 	leading sync.WaitGroup
 	stat    *statuses
 
-	mu       sync.Mutex
+	mu      sync.Mutex
+	said    report
+	changed chan struct{} // closed and replaced when said changed
+}
+
+// report is what the leader tells people.
+type report struct {
 	unplaced []plan.Unplaced
-	changed  chan struct{} // closed and replaced when unplaced changed
+	// settling are the nodes that nothing moves to without need, until when.
+	settling map[string]time.Time
 }
 
 // run schedules until ctx ends.
@@ -206,7 +214,7 @@ func (s *scheduler) follow() {
 	s.discovery.stop()
 	s.leading.Wait()
 	s.lead, s.unlead, s.stat = nil, nil, nil
-	s.publish(nil)
+	s.publish(report{})
 }
 
 // behind returns until when to wait for the mirrors to show our last writes: a
@@ -228,11 +236,11 @@ func (s *scheduler) schedule(ctx context.Context, now time.Time) error {
 	hung, _ := s.stat.wedged()
 	in := s.input(now, hung)
 	p := plan.Compute(in)
-	s.publish(p.Unplaced)
+	s.publish(report{unplaced: p.Unplaced, settling: s.tenure.settling(now)})
 	if err := s.assign(ctx, p); err != nil || !s.election.leads() {
 		return err
 	}
-	if err := s.forget(ctx); err != nil || !s.election.leads() {
+	if err := s.forget(ctx, now); err != nil || !s.election.leads() {
 		return err
 	}
 	return s.evict(ctx, now, hung)
@@ -255,17 +263,19 @@ func (s *scheduler) input(now time.Time, hung map[plan.Key]string) plan.Input {
 		Owners:   make(map[plan.Key]string, len(s.tables.owners.rows)),
 		Wedged:   hung,
 		Moves:    s.cfg.Moves,
+		Rules:    make(map[string]plan.Rule, len(s.tables.routes.rows)),
 	}
 	for name := range s.tables.nodes.rows {
-		in.Nodes = append(in.Nodes, plan.Node{Name: name, Settled: s.tenure.settled(now, name), Draining: s.tables.draining(name)})
+		in.Nodes = append(in.Nodes, s.node(now, name))
 	}
 	wanted := make(map[string]bool, len(s.tables.routes.rows))
 	for name := range s.tables.routes.rows {
 		wanted[name] = s.wanted(name)
+		in.Rules[name] = s.rule(name)
 	}
 	for k := range s.tables.partitions.rows {
 		if p, ok := s.tables.partition(k); ok && wanted[k.Route] {
-			in.Partitions = append(in.Partitions, plan.Partition{Key: k, Node: p.value.Node, Weight: p.value.Weight})
+			in.Partitions = append(in.Partitions, plan.Partition{Key: k, Node: p.value.Node, Pin: s.tables.pin(k), Weight: p.value.Weight})
 		}
 	}
 	for k := range s.tables.assignments.rows {
@@ -277,6 +287,29 @@ func (s *scheduler) input(now time.Time, hung map[plan.Key]string) plan.Input {
 		in.Owners[k] = o.value.Node
 	}
 	return in
+}
+
+func (s *scheduler) node(now time.Time, name string) plan.Node {
+	return plan.Node{
+		Name: name, Settled: s.tenure.settled(now, name), Draining: s.tables.draining(name),
+		Excluded: s.tables.cordons.rows[name].value.Exclude, Labels: s.tables.nodes.rows[name].value.Labels,
+	}
+}
+
+// rule is where a route's partitions may be: what its spec asks for, and the
+// nodes that an operator excluded for it. Without a spec that can be read there
+// is nothing to ask for.
+func (s *scheduler) rule(name string) plan.Rule {
+	var rule plan.Rule
+	if d := s.specs.of(name, s.tables.routes.rows[name]); d.err == nil {
+		rule.Labels, rule.Avoid = d.spec.Placement.Labels, d.spec.Placement.Exclude
+	}
+	for node, c := range s.tables.cordons.rows {
+		if len(c.value.Routes) > 0 && s.tables.closed(node, name) {
+			rule.Closed = append(rule.Closed, node)
+		}
+	}
+	return rule
 }
 
 // assign writes what the plan changes, and takes away assignments of earlier
@@ -317,28 +350,47 @@ func (s *scheduler) assign(ctx context.Context, p plan.Plan) error {
 	return nil
 }
 
-// forget removes partitions of routes that are gone, or that an earlier route of
-// the same name left. What others rewrote meanwhile stays.
-func (s *scheduler) forget(ctx context.Context) error {
-	var old []row[lease.Partition]
+// forget removes partitions and pins of routes that are gone, or that an earlier
+// route of the same name left, and pins to nodes that are long gone.
+func (s *scheduler) forget(ctx context.Context, now time.Time) error {
+	var partitions, pins []lease.KV
 	for k, p := range s.tables.partitions.rows {
 		if _, ok := s.tables.partition(k); !ok {
-			old = append(old, p)
+			partitions = append(partitions, p.KV)
 		}
 	}
+	for k, p := range s.tables.pins.rows {
+		if s.tables.pin(k) == "" || s.tenure.gone(now, p.value.Node) {
+			pins = append(pins, p.KV)
+		}
+	}
+	rev, err := s.remove(ctx, partitions)
+	if rev != 0 {
+		s.wrotePartitions, s.wroteAt = rev, time.Now()
+	}
+	if err != nil || !s.election.leads() {
+		return err
+	}
+	_, err = s.remove(ctx, pins)
+	return err
+}
+
+// remove deletes keys as they were read, and returns the revision of the last
+// deletion. What others rewrote meanwhile stays.
+func (s *scheduler) remove(ctx context.Context, old []lease.KV) (last int64, err error) {
 	for some := range slices.Chunk(old, txnOps-1) {
 		compares := make([]lease.Compare, len(some))
 		ops := make([]lease.Op, len(some))
-		for i, p := range some {
-			compares[i], ops[i] = lease.ModRevisionIs(p.Key, p.ModRevision), lease.Delete(p.Key)
+		for i, kv := range some {
+			compares[i], ops[i] = lease.ModRevisionIs(kv.Key, kv.ModRevision), lease.Delete(kv.Key)
 		}
 		rev, err := s.write(ctx, compares, ops)
 		if err != nil || rev == 0 {
-			return err
+			return last, err
 		}
-		s.wrotePartitions, s.wroteAt = rev, time.Now()
+		last = rev
 	}
-	return nil
+	return last, nil
 }
 
 // write makes one guarded transaction. It returns its revision; 0 if it was
@@ -405,8 +457,9 @@ func (s *scheduler) home(now time.Time, name string) string {
 		load[a.value.Node]++
 	}
 	var candidates []string
+	rule := s.rule(name)
 	for node := range s.tables.nodes.rows {
-		if !s.tables.draining(node) {
+		if !s.tables.draining(node) && !s.tables.closed(node, name) && rule.Bars(s.node(now, node)) == "" {
 			candidates = append(candidates, node)
 		}
 	}
@@ -424,26 +477,26 @@ func (s *scheduler) home(now time.Time, name string) string {
 	})
 }
 
-// publish keeps what could not be placed, for people.
-func (s *scheduler) publish(unplaced []plan.Unplaced) {
+// publish keeps what people are told.
+func (s *scheduler) publish(r report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Equal(unplaced, s.unplaced) {
+	if slices.Equal(r.unplaced, s.said.unplaced) && maps.Equal(r.settling, s.said.settling) {
 		return
 	}
-	if len(unplaced) > 0 && len(unplaced) != len(s.unplaced) {
-		s.log.Warn("partitions that no node can hold", "count", len(unplaced),
-			"route", unplaced[0].Route, "partition", unplaced[0].Partition, "reason", unplaced[0].Reason)
+	if n := len(r.unplaced); n > 0 && n != len(s.said.unplaced) {
+		s.log.Warn("partitions that no node can hold", "count", n,
+			"route", r.unplaced[0].Route, "partition", r.unplaced[0].Partition, "reason", r.unplaced[0].Reason)
 	}
-	s.unplaced = unplaced
+	s.said = r
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// report returns what could not be placed, and a channel that is closed when
-// that changes.
-func (s *scheduler) report() ([]plan.Unplaced, <-chan struct{}) {
+// reported returns what people are told, and a channel that is closed when that
+// changes. It is never changed.
+func (s *scheduler) reported() (report, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unplaced, s.changed
+	return s.said, s.changed
 }

@@ -62,8 +62,9 @@ func (n *Node) nodeStatus(runner Runner) lease.NodeStatus {
 	slices.SortFunc(s.Routes, func(a, b lease.RouteStatus) int {
 		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.Error, b.Error))
 	})
-	unplaced, _ := n.scheduler.report()
-	for _, u := range unplaced {
+	told, _ := n.scheduler.reported()
+	s.Settling = told.settling
+	for _, u := range told.unplaced {
 		s.Unplaced = append(s.Unplaced, lease.PartitionStatus{
 			Route: u.Route, Partition: u.Partition, State: lease.StateUnassigned, Lag: -1, Error: u.Reason,
 		})
@@ -81,12 +82,12 @@ func (n *Node) reportStatus(ctx context.Context, runner Runner) {
 		n.mu.Lock()
 		changed := n.changed
 		n.mu.Unlock()
-		_, unplaced := n.scheduler.report()
+		_, told := n.scheduler.reported()
 		ran, session := runner.Changed(), n.session.Changed()
 		r.write(ctx, n.nodeStatus(runner))
 		select {
 		case <-changed:
-		case <-unplaced:
+		case <-told:
 		case <-ran:
 		case <-session:
 		case <-tick.C:
@@ -151,6 +152,9 @@ func (r *reporter) hash(s lease.NodeStatus) uint64 {
 			maphash.WriteComparable(&h, p.Epoch)
 		}
 		_ = h.WriteByte(1)
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.Settling)) {
+		field(node)
 	}
 	for _, e := range s.Routes {
 		field(e.Route)

@@ -23,6 +23,7 @@ type tenure struct {
 	after time.Duration
 	stays map[string]*stay
 	begun bool
+	since time.Time // of the first observation
 }
 
 // stay is what is known of one node.
@@ -46,7 +47,7 @@ func (t *tenure) observe(now time.Time, present map[string]int64) {
 			s.present, s.left = false, now
 			s.losses++
 		}
-		if !s.present && now.Sub(s.left) > tenureMemory {
+		if !s.present && now.Sub(s.left) >= tenureMemory {
 			delete(t.stays, name)
 		}
 	}
@@ -67,7 +68,29 @@ func (t *tenure) observe(now time.Time, present map[string]int64) {
 			s.settles = now
 		}
 	}
-	t.begun = t.begun || len(present) > 0
+	if !t.begun && len(present) > 0 {
+		t.begun, t.since = true, now
+	}
+}
+
+// gone reports whether the node has been away for so long that nothing counts on
+// it any more, as far as this process was here to see it.
+func (t *tenure) gone(now time.Time, name string) bool {
+	return t.begun && t.stays[name] == nil && now.Sub(t.since) >= tenureMemory
+}
+
+// settling lists the nodes that are here and have not settled, and until when.
+func (t *tenure) settling(now time.Time) map[string]time.Time {
+	var out map[string]time.Time
+	for name, s := range t.stays {
+		if s.present && s.settles.After(now) {
+			if out == nil {
+				out = map[string]time.Time{}
+			}
+			out[name] = s.settles
+		}
+	}
+	return out
 }
 
 // settled reports whether the node was here long enough.
@@ -76,11 +99,21 @@ func (t *tenure) settled(now time.Time, name string) bool {
 	return s != nil && s.present && !now.Before(s.settles)
 }
 
-// next is when the next node settles; zero if all have.
+// next is when the next node settles, or is gone for good; zero if neither comes.
 func (t *tenure) next(now time.Time) (at time.Time) {
+	soonest := func(due time.Time) {
+		if due.After(now) && (at.IsZero() || due.Before(at)) {
+			at = due
+		}
+	}
+	if t.begun {
+		soonest(t.since.Add(tenureMemory)) // of those that were gone before we came
+	}
 	for s := range maps.Values(t.stays) {
-		if s.present && s.settles.After(now) && (at.IsZero() || s.settles.Before(at)) {
-			at = s.settles
+		if s.present {
+			soonest(s.settles)
+		} else {
+			soonest(s.left.Add(tenureMemory))
 		}
 	}
 	return at

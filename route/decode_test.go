@@ -2,6 +2,7 @@ package route_test
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -185,6 +186,7 @@ checkpoint_store: postgres://u:p@h/db
 commit: separate
 checkpoint_interval: 2s
 shared_storage: true
+placement: {exclude: [n3], labels: {zone: a, disk: "1"}}
 existing_parts: skip
 roll: {bytes: 8MiB, records: 5, age: 1m}
 on_error: drop
@@ -203,6 +205,7 @@ give_up_after: 1m
 	if r.Enabled || r.Concurrency != 4 || r.BatchSize != 10 || !r.ExitOnEmpty || r.RequiredDelivery != route.AtLeastOnce ||
 		r.Commit != route.CommitSeparate || r.CheckpointInterval != 2*time.Second || !r.SharedStorage || r.ExistingParts != "skip" ||
 		r.Roll != (route.Roll{Bytes: 8 << 20, Records: 5, Age: time.Minute}) || r.OnError != route.OnErrorDrop ||
+		!maps.Equal(r.Placement.Labels, map[string]string{"zone": "a", "disk": "1"}) || !slices.Equal(r.Placement.Exclude, []string{"n3"}) ||
 		r.MaxRecordBytes != 1<<20 || r.ReconnectInterval != 100*time.Millisecond || r.GiveUpAfter != time.Minute {
 		t.Errorf("%+v", r)
 	}
@@ -252,6 +255,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"scalar for a mapping":       {"input: {broker: x}\n", "1:17", "must be a mapping"},
 		"unset variable":             {"input: {static: \"${NOPE}\"}\n", "1:17", "NOPE is not set"},
 		"two checkpoint stores":      {"input: {broker: {url: u, topic: t, checkpoint_store: coordinator}}\ncheckpoint_store: memory\n", "1:36", "differs"},
+		"placement of a typo":        {broker + "placement: {label: {zone: a}}\n", "6:13", "did you mean"},
+		"placement of a number":      {broker + "placement: {labels: {zone: 1}}\n", "6:28", "put it in quotes"},
 		"store of later":             {broker + "checkpoint_store: gs://b/p\n", "6:19", "not supported yet"},
 		"store of nobody":            {broker + "checkpoint_store: mysqll://h/d\n", "6:19", `did you mean "mysql"?`},
 		"store without a place":      {broker + "checkpoint_store: \"s3://\"\n", "6:19", "needs a host"},
