@@ -4,14 +4,19 @@
 #   make test    everything, with real servers; what CI runs
 #   make bench   throughput, failover and fence cost, with their spread
 #   make build   bin/mqbd and bin/mqbctl
+#   make image   the container image $(IMAGE); make up, make down: deploy/compose.yml
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/mqbridge/mqb/cluster.Version=$(VERSION)
+DOCKER ?= docker
+# The plugin of the docker command, or the program of its own that Debian has.
+COMPOSE ?= $(shell $(DOCKER) compose version >/dev/null 2>&1 && echo $(DOCKER) compose || echo docker-compose)
+IMAGE ?= mqb
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build check test bench demo lint clean
+.PHONY: build check test bench demo lint image up down clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/mqbd ./cmd/mqbctl
@@ -34,6 +39,20 @@ bench:
 
 demo: build
 	CGO_ENABLED=0 $(GO) run ./test/demo -bin bin
+
+# The image has no system that could be built in: its programs come from here.
+image: build
+	rm -rf bin/image
+	mkdir -p bin/image/volumes/data bin/image/volumes/files/in
+	cp bin/mqbd bin/mqbctl bin/image/
+	$(DOCKER) build -f deploy/Dockerfile -t $(IMAGE) bin/image
+
+up: image
+	MQB_IMAGE=$(IMAGE) $(COMPOSE) -f deploy/compose.yml up -d
+
+# Volumes stay: add -v to the command to remove them.
+down:
+	$(COMPOSE) -f deploy/compose.yml down
 
 clean:
 	rm -rf bin
