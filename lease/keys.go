@@ -77,6 +77,9 @@ func (k Keys) History(routeUID, p string) string { return k.Histories(routeUID) 
 // Histories is the prefix of a route's History keys.
 func (k Keys) Histories(routeUID string) string { return k.prefix + "history/" + esc(routeUID) + "/" }
 
+// Probe is a node's own key to write when somebody asks how well that works.
+func (k Keys) Probe(node string) string { return k.prefix + "probe/" + esc(node) }
+
 // Claimed holds a Claimed: the low-water mark of a partition's checkpoint record.
 func (k Keys) Claimed(routeUID, p, leg string) string {
 	return k.ClaimedBy(routeUID) + esc(p) + "/" + esc(leg)
