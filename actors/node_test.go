@@ -424,15 +424,12 @@ func TestNewGenerationFinishesThePromiseOfTheOld(t *testing.T) {
 	if len(parts) != 1 {
 		t.Fatalf("parts %v", parts)
 	}
-	now, err := store.Load(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	b.node.SetDesired(nil, nil)
 	for len(b.node.Status()) > 0 {
 		<-b.node.Changed()
 	}
-	if now, err = store.Load(t.Context(), key); err != nil {
+	now, err := store.Load(t.Context(), key)
+	if err != nil {
 		t.Fatal(err)
 	}
 	promised := now

@@ -33,7 +33,6 @@ type world struct {
 	keys  lease.Keys
 	admin *memory.Client // writes what an operator would
 	see   *lease.Mirror  // of everything
-	stop  context.CancelFunc
 	wg    sync.WaitGroup
 
 	inventory inventory

@@ -148,7 +148,6 @@ func TestTenThousandPartitionsArePlacedAndTakenOver(t *testing.T) {
 		w.poll(time.Minute, func() bool { return w.count(w.keys.Owners()) == 10_000 })
 		t.Logf("owned after %v", time.Since(began))
 		v := w.await(time.Minute, spread(10_000, "n1", "n2", "n3"))
-		began = time.Now()
 		killed := "n1"
 		if v.leader.Node == "n1" {
 			killed = "n2"

@@ -52,7 +52,7 @@ func TestMirrorFollowsThroughCutsAndCompaction(t *testing.T) {
 		}
 		near.SetAvailable(false)
 		for i := range 500 {
-			rev = put(lease.Put(fmt.Sprintf("/m/n/%03d", i), nil))
+			put(lease.Put(fmt.Sprintf("/m/n/%03d", i), nil))
 		}
 		rev = put(lease.Delete("/m/b"))
 		near.SetAvailable(true)

@@ -319,10 +319,9 @@ func (w *world) writer(kind string) connectors.Writer {
 // life is one run of the partition, with a new epoch.
 type life struct {
 	*world
-	kind   string
-	reader connectors.Reader
-	cfg    Config
-	stats  *Stats
+	kind  string
+	cfg   Config
+	stats *Stats
 }
 
 // claim makes the next run of the partition ready.
