@@ -172,28 +172,37 @@ func (r *run) giveBack(b *message.Batch) {
 	b.Release()
 }
 
+// untilDrain is ctx, cancelled also when a drain begins.
+func (r *run) untilDrain(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-r.Drain:
+			stop()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, stop
+}
+
+// send hands an item to the next loop, or its batch back to the source when the
+// run ends first.
+func (r *run) send(ctx context.Context, out chan<- item, it item) error {
+	select {
+	case out <- it:
+		return nil
+	case <-ctx.Done():
+		r.giveBack(it.batch)
+		return ctx.Err()
+	}
+}
+
 // readLoop hands on batches. A read error travels behind the batches read
 // before it, so that those are committed first (invariant 12).
 func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 	defer close(out)
-	readCtx, stopReading := context.WithCancel(ctx)
-	defer stopReading()
-	go func() {
-		select {
-		case <-r.Drain:
-			stopReading()
-		case <-readCtx.Done():
-		}
-	}()
-	send := func(it item) error {
-		select {
-		case out <- it:
-			return nil
-		case <-ctx.Done():
-			r.giveBack(it.batch)
-			return ctx.Err()
-		}
-	}
+	readCtx, stop := r.untilDrain(ctx)
+	defer stop()
 	ended := false
 	for {
 		if readCtx.Err() != nil {
@@ -208,14 +217,14 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 				ended = false
 				r.ends.grown()
 			}
-			if err := send(item{batch: b}); err != nil {
+			if err := r.send(ctx, out, item{batch: b}); err != nil {
 				return err
 			}
 		case errors.Is(err, connectors.ErrEndOfInput):
 			r.Stats.Lag.Store(r.Reader.Lag())
 			if !ended {
 				ended = true
-				if err := send(item{end: r.ends.next()}); err != nil {
+				if err := r.send(ctx, out, item{end: r.ends.next()}); err != nil {
 					return err
 				}
 			}
@@ -230,7 +239,7 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 			}
 		case readCtx.Err() != nil: // looked at above
 		default:
-			return send(item{err: err})
+			return r.send(ctx, out, item{err: err})
 		}
 	}
 }
@@ -284,24 +293,8 @@ func (e *ends) say(ended bool) {
 // must not take as long as the slowest pace.
 func (r *run) middlewareLoop(ctx context.Context, in <-chan item, out chan<- item) error {
 	defer close(out)
-	working, stopWaiting := context.WithCancel(ctx)
-	defer stopWaiting()
-	go func() {
-		select {
-		case <-r.Drain:
-			stopWaiting()
-		case <-working.Done():
-		}
-	}()
-	send := func(it item) error {
-		select {
-		case out <- it:
-			return nil
-		case <-ctx.Done():
-			r.giveBack(it.batch)
-			return ctx.Err()
-		}
-	}
+	working, stop := r.untilDrain(ctx)
+	defer stop()
 	for it := range in {
 		var after error
 		if it.batch != nil {
@@ -314,11 +307,11 @@ func (r *run) middlewareLoop(ctx context.Context, in <-chan item, out chan<- ite
 				return ctx.Err() // nil when it is only a drain
 			}
 		}
-		if err := send(it); err != nil {
+		if err := r.send(ctx, out, it); err != nil {
 			return err
 		}
 		if after != nil {
-			return send(item{err: after})
+			return r.send(ctx, out, item{err: after})
 		}
 	}
 	return nil
