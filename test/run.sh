@@ -35,6 +35,8 @@ make -s lint
 # Where goroutines meet: with the race detector.
 run race -race -timeout 25m ./hook/... ./message/... ./lease/... ./checkpoint/... ./actors/... ./cluster/... ./middleware/...
 run plain -timeout 40m . ./route/... ./dial/... ./connectors/... ./cmd/... ./test/...
+echo; echo "== schema"
+go -C test/deploy/schema test ./... || status=1
 
 if grep -l '"Action":"skip".*"Test"' "$report"/*.json >/dev/null 2>&1; then
   grep -h '"Action":"skip".*"Test"' "$report"/*.json
