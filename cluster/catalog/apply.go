@@ -205,8 +205,8 @@ func (c *Catalog) reachable(ctx context.Context, name string, old, def definitio
 	if before != after {
 		return &Refusal{
 			Route:  name,
-			Reason: fmt.Sprintf("its position is kept in %s and would be looked for in %s; moving it is not supported yet", before, after),
-			Hint:   hint,
+			Reason: fmt.Sprintf("its position is kept in %s and would be looked for in %s", before, after),
+			Hint:   "move it with mqbctl checkpoint adopt --store and apply again, or " + hint,
 		}
 	}
 	return nil

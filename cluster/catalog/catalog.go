@@ -25,6 +25,8 @@ type Config struct {
 	// OpenStore opens the checkpoint store of a route; the returned function
 	// closes it. Only resets and changes of part sinks need it.
 	OpenStore func(ctx context.Context, spec *route.Spec) (checkpoint.Store, func() error, error)
+	// Env is what sources are built with, to make positions of what people say.
+	Env connectors.Env
 	// NewID makes uids and series; nil means random ones.
 	NewID func() string
 }
@@ -125,6 +127,7 @@ func (c *Catalog) Delete(ctx context.Context, name string) error {
 				lease.Delete(key),
 				lease.DeletePrefix(c.cfg.Keys.Assignments(name)),
 				lease.DeletePrefix(c.cfg.Keys.Partitions(name)),
+				lease.DeletePrefix(c.cfg.Keys.Pins(name)),
 				lease.DeletePrefix(c.cfg.Keys.Histories(e.Route.UID)),
 			})
 		if err != nil {

@@ -202,8 +202,19 @@ func (c *Catalog) plant(ctx context.Context, s checkpoint.Store, e Entry, mark s
 // epoch of its own, in one step, so that the run before is fenced and whatever
 // claims next finds the start. done ends it: somebody was there first.
 func (c *Catalog) rewind(ctx context.Context, s checkpoint.Store, e Entry, cp Checkpoint, done func(now checkpoint.Record) bool) error {
-	fail := func(err error) error {
-		return fmt.Errorf("route %s partition %s: reset the checkpoint: %w", e.Name, cp.Partition, err)
+	_, err := c.replace(ctx, s, e, cp, done, func(old checkpoint.Record) (checkpoint.Record, error) {
+		return c.fresh(ctx, e, cp.Partition, old)
+	})
+	return err
+}
+
+// replace swaps what next makes of the record that is there over it, until nobody
+// came in between, and returns it; next takes an epoch of its own each time. done
+// ends it with the record as it is.
+func (c *Catalog) replace(ctx context.Context, s checkpoint.Store, e Entry, cp Checkpoint,
+	done func(now checkpoint.Record) bool, next func(old checkpoint.Record) (checkpoint.Record, error)) (checkpoint.Record, error) {
+	fail := func(err error) (checkpoint.Record, error) {
+		return checkpoint.Record{}, fmt.Errorf("route %s partition %s: write the checkpoint: %w", e.Name, cp.Partition, err)
 	}
 	for range maxTries {
 		old, err := s.Load(ctx, cp.Key)
@@ -211,9 +222,9 @@ func (c *Catalog) rewind(ctx context.Context, s checkpoint.Store, e Entry, cp Ch
 			return fail(err)
 		}
 		if done(old) {
-			return nil
+			return old, nil
 		}
-		rec, err := c.fresh(ctx, e, cp.Partition, old)
+		rec, err := next(old)
 		if err != nil {
 			return fail(err)
 		}
@@ -221,7 +232,7 @@ func (c *Catalog) rewind(ctx context.Context, s checkpoint.Store, e Entry, cp Ch
 		ender, canEnd := s.(checkpoint.SessionEnder)
 		switch {
 		case err == nil:
-			return nil
+			return rec, nil
 		case errors.Is(err, checkpoint.ErrConflict):
 		case errors.Is(err, checkpoint.ErrLocked) && canEnd && old.Session != "":
 			// A frozen owner holds the row; its session goes, as in a claim.
@@ -238,21 +249,14 @@ func (c *Catalog) rewind(ctx context.Context, s checkpoint.Store, e Entry, cp Ch
 // fresh is the record of a start: no position, no intents, an unused epoch above
 // the one of old (invariant 6).
 func (c *Catalog) fresh(ctx context.Context, e Entry, partition string, old checkpoint.Record) (checkpoint.Record, error) {
-	kv, _, err := c.cfg.Coordinator.Get(ctx, c.cfg.Keys.ClusterUID())
+	uid, err := c.clusterUID(ctx)
 	if err != nil {
 		return checkpoint.Record{}, err
 	}
-	if kv == nil {
-		return checkpoint.Record{}, errors.New("the cluster has no uid yet")
-	}
-	uid := string(kv.Value)
 	if old.ClusterUID != "" && old.ClusterUID != uid {
 		return checkpoint.Record{}, fmt.Errorf("%w cluster (%s)", checkpoint.ErrForeign, old.ClusterUID)
 	}
-	if err := c.epochs.RaiseEpoch(ctx, e.Route.UID, partition, old.Epoch); err != nil {
-		return checkpoint.Record{}, err
-	}
-	epoch, err := c.epochs.NextEpoch(ctx, e.Route.UID, partition)
+	epoch, err := c.epochAbove(ctx, e, partition, old.Epoch)
 	if err != nil {
 		return checkpoint.Record{}, err
 	}
@@ -260,4 +264,23 @@ func (c *Catalog) fresh(ctx context.Context, e Entry, partition string, old chec
 		V: 1, ClusterUID: uid, RouteUID: e.Route.UID, Series: e.Route.Series, Generation: e.Route.Generation,
 		Epoch: epoch, Run: "reset-" + c.cfg.NewID(), Version: old.Version + 1,
 	}, nil
+}
+
+func (c *Catalog) clusterUID(ctx context.Context) (string, error) {
+	kv, _, err := c.cfg.Coordinator.Get(ctx, c.cfg.Keys.ClusterUID())
+	if err != nil {
+		return "", fmt.Errorf("read the cluster's uid: %w", err)
+	}
+	if kv == nil {
+		return "", errors.New("the cluster has no uid yet")
+	}
+	return string(kv.Value), nil
+}
+
+// epochAbove takes an unused epoch above floor (invariant 6).
+func (c *Catalog) epochAbove(ctx context.Context, e Entry, partition string, floor uint64) (uint64, error) {
+	if err := c.epochs.RaiseEpoch(ctx, e.Route.UID, partition, floor); err != nil {
+		return 0, err
+	}
+	return c.epochs.NextEpoch(ctx, e.Route.UID, partition)
 }
