@@ -13,13 +13,14 @@ import (
 
 	"github.com/mqbridge/mqb/test/checker"
 	"github.com/mqbridge/mqb/test/fleet"
+	"github.com/mqbridge/mqb/test/fleet/fleettest"
 	"github.com/mqbridge/mqb/test/harness"
 )
 
 // ctl runs mqbctl without a cluster and returns its exit code and all it said.
 func ctl(t *testing.T, args ...string) (int, string) {
 	t.Helper()
-	out, err := fleet.Run(ctxOf(t), filepath.Join(build(t, withHooks), "mqbctl"), args...)
+	out, err := fleet.Run(t.Context(), filepath.Join(fleettest.Build(t, fleettest.Hooks), "mqbctl"), args...)
 	var exit *fleet.ExitError
 	switch {
 	case errors.As(err, &exit):
@@ -43,7 +44,7 @@ func says(t *testing.T, text string, words ...string) {
 func TestInvalidSpecsNameFileLineColumnAndTheNearestKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	spec := write(t, dir, "bad.yaml", `routes:
+	spec := fleettest.Write(t, dir, "bad.yaml", `routes:
   r:
     input:
       file: {path: "in.csv", fromat: csv}
@@ -62,7 +63,7 @@ func TestInvalidSpecsNameFileLineColumnAndTheNearestKey(t *testing.T) {
 func TestMissingFileIsFoundByValidateConnectAndByRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	spec := write(t, dir, "spec.yaml", partsSpec("r", filepath.Join(dir, "absent.csv"), filepath.Join(dir, "out")))
+	spec := fleettest.Write(t, dir, "spec.yaml", fleettest.Parts("r", filepath.Join(dir, "absent.csv"), filepath.Join(dir, "out")))
 	if code, text := ctl(t, "validate", spec); code != 0 {
 		t.Errorf("validate alone looked at the file: exit %d: %s", code, text)
 	}
@@ -77,7 +78,7 @@ func TestUnreachableSystemsAreNamedByValidateConnect(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	addr := closedPort(t)
-	spec := write(t, dir, "spec.yaml", fmt.Sprintf(`routes:
+	spec := fleettest.Write(t, dir, "spec.yaml", fmt.Sprintf(`routes:
   r:
     input:
       kafka: {url: "%s", topic: orders}
@@ -97,7 +98,7 @@ func TestUnreachableSystemsAreNamedByValidateConnect(t *testing.T) {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	fleettest.Must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -106,8 +107,8 @@ func closedPort(t *testing.T) string {
 // visible reason; when it comes, the route goes on by itself.
 func TestUnreachableBrokerAtStartIsRetriedWithBackoff(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, withHooks)
-	startAll(t, f, "n1")
+	f := fleettest.New(t, fleettest.Hooks)
+	fleettest.Start(t, f, "n1")
 	pg := harness.Postgres(t)
 	db := pg.NewDatabase(t)
 	harness.PostgresExec(t, db, `CREATE TABLE orders (id bigint)`)
@@ -116,22 +117,22 @@ func TestUnreachableBrokerAtStartIsRetriedWithBackoff(t *testing.T) {
 	kafka.ProduceN(t, topic, 0, 0, 10)
 	harness.PostgresExec(t, db, `CREATE TABLE payloads (payload text)`)
 	kafka.Process().Kill()
-	apply(t, f, fmt.Sprintf(`routes:
+	fleettest.Apply(t, f, fmt.Sprintf(`routes:
   r:
     input:
       kafka: {url: "%s", topic: "%s", group_id: g}
     output:
       sqlx: {url: "%s", table: payloads}
 `, kafka.Addr, topic, db))
-	must(t, fleet.Eventually(ctxOf(t), 30*time.Second, func() error {
-		out, err := f.Ctl(ctxOf(t), "routes", "-o", "json")
+	fleettest.Must(t, fleet.Eventually(t.Context(), 30*time.Second, func() error {
+		out, err := f.Ctl(t.Context(), "routes", "-o", "json")
 		if err == nil && !strings.Contains(string(out), kafka.Addr) {
 			err = fmt.Errorf("the reason is not shown: %s", out)
 		}
 		return err
 	}))
 	kafka.Restart(t)
-	must(t, fleet.Eventually(ctxOf(t), time.Minute, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		if n := harness.PostgresValue[int](t, db, `SELECT count(*) FROM payloads`); n != 10 {
 			return fmt.Errorf("%d rows", n)
 		}
@@ -144,27 +145,27 @@ func TestUnreachableBrokerAtStartIsRetriedWithBackoff(t *testing.T) {
 func TestMalformedRowCostsThatRowAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := write(t, dir, "in.csv", "id,note\n1,a\n2,b\n3,c,too,many\n4,d\n")
+	in := fleettest.Write(t, dir, "in.csv", "id,note\n1,a\n2,b\n3,c,too,many\n4,d\n")
 	csv := func(extra ...string) string {
-		return strings.Replace(partsSpec("r", in, filepath.Join(dir, "out"), extra...), "format: csv", "format: csv, csv: {on_mismatch: fail}", 1)
+		return strings.Replace(fleettest.Parts("r", in, filepath.Join(dir, "out"), extra...), "format: csv", "format: csv, csv: {on_mismatch: fail}", 1)
 	}
-	spec := write(t, dir, "stop.yaml", csv())
+	spec := fleettest.Write(t, dir, "stop.yaml", csv())
 	code, text := ctl(t, "run", spec, "--data-dir", filepath.Join(dir, "state"))
 	if code != 1 {
 		t.Errorf("exit %d, want 1: %s", code, text)
 	}
 	says(t, text, "in.csv:4", "byte 16", "on_error")
 	r, err := checker.Parts(filepath.Join(dir, "out"), 2)
-	must(t, err)
+	fleettest.Must(t, err)
 	if !r.OK() {
 		t.Errorf("the good rows before it: %s", r)
 	}
-	spec = write(t, dir, "drop.yaml", csv("on_error: drop"))
+	spec = fleettest.Write(t, dir, "drop.yaml", csv("on_error: drop"))
 	if code, text := ctl(t, "run", spec, "--data-dir", filepath.Join(dir, "state")); code != 0 {
 		t.Errorf("exit %d: %s", code, text)
 	}
 	r, err = checker.Parts(filepath.Join(dir, "out"), 4)
-	must(t, err)
+	fleettest.Must(t, err)
 	if r.Records != 3 || r.Missing != 1 || r.Doubled != 0 {
 		t.Errorf("with on_error: drop: %s", r)
 	}
@@ -173,20 +174,20 @@ func TestMalformedRowCostsThatRowAlone(t *testing.T) {
 func TestRecordOverMaxRecordBytesCostsThatRecordAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	in := write(t, dir, "in.jsonl", `{"id":1}`+"\n"+`{"id":2,"pad":"`+strings.Repeat("x", 5000)+`"}`+"\n"+`{"id":3}`+"\n")
+	in := fleettest.Write(t, dir, "in.jsonl", `{"id":1}`+"\n"+`{"id":2,"pad":"`+strings.Repeat("x", 5000)+`"}`+"\n"+`{"id":3}`+"\n")
 	spec := func(extra ...string) string {
-		return strings.Replace(partsSpec("r", in, filepath.Join(dir, "out"), append(extra, "max_record_bytes: 4096")...), "format: csv", "format: json", 1)
+		return strings.Replace(fleettest.Parts("r", in, filepath.Join(dir, "out"), append(extra, "max_record_bytes: 4096")...), "format: csv", "format: json", 1)
 	}
-	code, text := ctl(t, "run", write(t, dir, "stop.yaml", spec()), "--data-dir", filepath.Join(dir, "state"))
+	code, text := ctl(t, "run", fleettest.Write(t, dir, "stop.yaml", spec()), "--data-dir", filepath.Join(dir, "state"))
 	if code != 1 {
 		t.Errorf("exit %d, want 1: %s", code, text)
 	}
 	says(t, text, "in.jsonl:2", "max_record_bytes")
-	if code, text := ctl(t, "run", write(t, dir, "drop.yaml", spec("on_error: drop")), "--data-dir", filepath.Join(dir, "state")); code != 0 {
+	if code, text := ctl(t, "run", fleettest.Write(t, dir, "drop.yaml", spec("on_error: drop")), "--data-dir", filepath.Join(dir, "state")); code != 0 {
 		t.Errorf("exit %d: %s", code, text)
 	}
 	r, err := checker.Parts(filepath.Join(dir, "out"), 3)
-	must(t, err)
+	fleettest.Must(t, err)
 	if r.Records != 2 || r.Doubled != 0 {
 		t.Errorf("with on_error: drop: %s", r)
 	}
@@ -196,30 +197,30 @@ func TestRecordOverMaxRecordBytesCostsThatRecordAlone(t *testing.T) {
 // itself and nothing is lost or doubled.
 func TestDiskFullWhileWritingAPartLosesNothing(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, withHooks)
-	startAll(t, f, "n1")
+	f := fleettest.New(t, fleettest.Hooks)
+	fleettest.Start(t, f, "n1")
 	disk := filepath.Join(f.Dir, "disk")
-	must(t, os.MkdirAll(disk, 0o755))
+	fleettest.Must(t, os.MkdirAll(disk, 0o755))
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk).CombinedOutput(); err != nil {
 		t.Fatalf("mount: %v: %s", err, out)
 	}
 	t.Cleanup(func() { f.StopAll(); _ = exec.Command("umount", disk).Run() })
-	in := csvFile(t, f.Dir, "in.csv", 1, 60_000) // ~2.5 MB as JSON
-	filler := write(t, disk, "filler", strings.Repeat("x", 1<<20))
+	in := fleettest.CSV(t, f.Dir, "in.csv", 1, 60_000) // ~2.5 MB as JSON
+	filler := fleettest.Write(t, disk, "filler", strings.Repeat("x", 1<<20))
 	out := filepath.Join(disk, "out")
-	apply(t, f, partsSpec("r", in, out, "roll: {bytes: 256KiB}"))
-	must(t, fleet.Eventually(ctxOf(t), time.Minute, func() error {
-		s, err := f.Ctl(ctxOf(t), "leases", "-o", "json")
+	fleettest.Apply(t, f, fleettest.Parts("r", in, out, "roll: {bytes: 256KiB}"))
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
+		s, err := f.Ctl(t.Context(), "leases", "-o", "json")
 		if err == nil && !strings.Contains(string(s), "disk full") {
 			err = fmt.Errorf("the full disk is not shown: %s", s)
 		}
 		return err
 	}))
-	must(t, os.Remove(filler))
+	fleettest.Must(t, os.Remove(filler))
 	if o, err := exec.Command("mount", "-o", "remount,size=16m", disk).CombinedOutput(); err != nil {
 		t.Fatalf("remount: %v: %s", err, o)
 	}
-	must(t, f.Until(ctxOf(t), 2*time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", "") == 1 }))
-	checkParts(t, out, 60_000)
-	noSpools(t, out)
+	fleettest.Must(t, f.Until(t.Context(), 2*time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", "") == 1 }))
+	fleettest.CheckParts(t, out, 60_000)
+	fleettest.NoSpools(t, out)
 }

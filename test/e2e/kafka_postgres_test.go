@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/mqbridge/mqb/test/fleet"
+	"github.com/mqbridge/mqb/test/fleet/fleettest"
 	"github.com/mqbridge/mqb/test/harness"
 )
 
@@ -25,19 +25,19 @@ func TestKafkaToPostgresExactlyOnceThroughKillFreezeAndFreezeInsideTransaction(t
 		records    = 1_000_000
 		during     = 48 * time.Second
 	)
-	ctx := ctxOf(t)
+	ctx := t.Context()
 	kafka, pg := harness.Kafka(t), harness.Postgres(t)
 	topic := kafka.Topic(t, partitions)
 	db := pg.NewDatabase(t)
 	harness.PostgresExec(t, db, `CREATE TABLE orders (ord bigserial, id bigint NOT NULL, p int NOT NULL, seq bigint NOT NULL, note text)`)
 
-	f := newFleet(t, withHooks)
-	must(t, f.Start("n1"))
-	must(t, f.Start("n2"))
-	env, fired := hooked(t, "tx.rows-sent@150=stop")
-	must(t, f.Start("n3", env...))
-	must(t, f.Voters(ctx, 3))
-	apply(t, f, fmt.Sprintf(`routes:
+	f := fleettest.New(t, fleettest.Hooks)
+	fleettest.Must(t, f.Start("n1"))
+	fleettest.Must(t, f.Start("n2"))
+	env, fired := fleettest.Hooked(t, "tx.rows-sent@150=stop")
+	fleettest.Must(t, f.Start("n3", env...))
+	fleettest.Must(t, f.Voters(ctx, 3))
+	fleettest.Apply(t, f, fmt.Sprintf(`routes:
   orders:
     input:
       kafka: {url: "%s", topic: "%s", group_id: orders}
@@ -48,30 +48,30 @@ func TestKafkaToPostgresExactlyOnceThroughKillFreezeAndFreezeInsideTransaction(t
         bulk_copy: true
     required_delivery: exactly-once
 `, kafka.Addr, topic, db))
-	must(t, f.Until(ctx, time.Minute, "every partition runs", func(l fleet.Leases) bool { return l.Count("running", "") == partitions }))
+	fleettest.Must(t, f.Until(ctx, time.Minute, "every partition runs", func(l fleet.Leases) bool { return l.Count("running", "") == partitions }))
 
 	produced := make(chan error, 1)
 	go func() { produced <- produce(ctx, kafka, topic, partitions, records, during) }()
 	landed := func(n int) {
 		t.Helper()
-		must(t, fleet.Eventually(ctx, 2*time.Minute, func() error {
+		fleettest.Must(t, fleet.Eventually(ctx, 2*time.Minute, func() error {
 			if got := harness.PostgresValue[int](t, db, `SELECT count(*) FROM orders`); got < n {
 				return fmt.Errorf("%d of %d rows", got, n)
 			}
 			return nil
 		}))
 	}
-	moved := func(node string) { t.Helper(); must(t, f.MovedFrom(ctx, node, partitions)) }
+	moved := func(node string) { t.Helper(); fleettest.Must(t, f.MovedFrom(ctx, node, partitions)) }
 	leases := func() fleet.Leases {
 		t.Helper()
 		l, err := f.Leases(ctx)
-		must(t, err)
+		fleettest.Must(t, err)
 		return l
 	}
 
 	// n3 freezes itself with its rows sent and its fence and COMMIT not: it holds
 	// a transaction open, with its locks.
-	awaitFile(t, fired, time.Minute)
+	fleettest.AwaitFile(t, fired, time.Minute)
 	f.MarkFrozen("n3")
 	moved("n3")
 	at := harness.PostgresValue[int](t, db, `SELECT count(*) FROM orders`)
@@ -81,18 +81,18 @@ func TestKafkaToPostgresExactlyOnceThroughKillFreezeAndFreezeInsideTransaction(t
 	victim := leases().Busiest("n3")
 	f.Kill(victim)
 	moved(victim)
-	must(t, f.Start(victim))
-	must(t, f.Voters(ctx, 3))
+	fleettest.Must(t, f.Start(victim))
+	fleettest.Must(t, f.Voters(ctx, 3))
 
 	frozen := leases().Busiest(victim)
 	f.Freeze(frozen)
 	moved(frozen)
 	f.Thaw(frozen)
 
-	must(t, <-produced)
+	fleettest.Must(t, <-produced)
 	landed(records)
 	var sum map[string]int64
-	must(t, f.Until(ctx, time.Minute, "the counters add up", func(l fleet.Leases) bool {
+	fleettest.Must(t, f.Until(ctx, time.Minute, "the counters add up", func(l fleet.Leases) bool {
 		sum = map[string]int64{}
 		for _, x := range l {
 			for k, v := range x.Counters {
@@ -109,42 +109,7 @@ func TestKafkaToPostgresExactlyOnceThroughKillFreezeAndFreezeInsideTransaction(t
 	if n := harness.PostgresValue[int](t, db, `SELECT count(*) FROM (SELECT seq - lag(seq) OVER (PARTITION BY p ORDER BY ord) AS step FROM orders) s WHERE step <> 1`); n != 0 {
 		t.Errorf("%d rows out of order in their partition", n)
 	}
-	noNoise(t, f, "n3", frozen)
-}
-
-// noNoise checks the log of a woken node: it says once per partition that it
-// lost it, naming gate or fence, and neither panics nor loops.
-func noNoise(t *testing.T, f *fleet.Fleet, nodes ...string) {
-	t.Helper()
-	for _, node := range nodes {
-		log := f.Log(node)
-		if strings.Contains(log, "goroutine ") {
-			t.Errorf("%s printed a stack trace", node)
-		}
-		lost := map[string]int{}
-		for line := range strings.Lines(log) {
-			if strings.Contains(line, "lost ownership") {
-				if !strings.Contains(line, "by=gate") && !strings.Contains(line, "by=fence") && !strings.Contains(line, "by=sink") {
-					t.Errorf("%s does not say why: %s", node, line)
-				}
-				lost[field(line, "partition=")+"/"+field(line, "epoch=")]++
-			}
-		}
-		if len(lost) == 0 {
-			t.Errorf("%s did not say that it lost its partitions", node)
-		}
-		for p, n := range lost {
-			if n != 1 {
-				t.Errorf("%s said %d times that it lost %s", node, n, p)
-			}
-		}
-	}
-}
-
-func field(line, key string) string {
-	_, rest, _ := strings.Cut(line, key)
-	v, _, _ := strings.Cut(rest, " ")
-	return strings.TrimSpace(v)
+	fleettest.NoNoise(t, f, "n3", frozen)
 }
 
 // produce spreads records evenly over the partitions and the time. Ids are

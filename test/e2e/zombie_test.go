@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/mqbridge/mqb/test/checker"
 	"github.com/mqbridge/mqb/test/fleet"
+	"github.com/mqbridge/mqb/test/fleet/fleettest"
 )
 
 // frozenOwner runs one paced partition on the node that freezes itself at a
@@ -17,50 +17,32 @@ import (
 // reads rows ids from one CSV file.
 func frozenOwner(t *testing.T, tags, hook string, rows int, env ...string) (f *fleet.Fleet, out, zombie, successor string) {
 	t.Helper()
-	f = newFleet(t, tags)
-	must(t, f.Start("n1"))
-	must(t, f.Start("n2"))
+	f = fleettest.New(t, tags)
+	fleettest.Must(t, f.Start("n1"))
+	fleettest.Must(t, f.Start("n2"))
 	zombie = "n3"
-	hookEnv, fired := hooked(t, hook+"=stop")
-	must(t, f.Start(zombie, append(hookEnv, env...)...))
-	must(t, f.Voters(ctxOf(t), 3))
-	in := csvFile(t, f.Dir, "in.csv", 1, rows)
+	hookEnv, fired := fleettest.Hooked(t, hook+"=stop")
+	fleettest.Must(t, f.Start(zombie, append(hookEnv, env...)...))
+	fleettest.Must(t, f.Voters(t.Context(), 3))
+	in := fleettest.CSV(t, f.Dir, "in.csv", 1, rows)
 	out = filepath.Join(f.Dir, "out")
 	// Only the zombie-to-be may take the partition first.
 	for _, n := range []string{"n1", "n2"} {
-		_, err := f.Ctl(ctxOf(t), "drain", n)
-		must(t, err)
+		_, err := f.Ctl(t.Context(), "drain", n)
+		fleettest.Must(t, err)
 	}
-	apply(t, f, strings.Replace(partsSpec("r", in, out, "batch_size: 50", "roll: {age: 300ms}"),
+	fleettest.Apply(t, f, strings.Replace(fleettest.Parts("r", in, out, "batch_size: 50", "roll: {age: 300ms}"),
 		"    input:\n", "    input:\n      middlewares: [{limiter: {messages_per_second: 500}}]\n", 1))
-	awaitFile(t, fired, time.Minute)
+	fleettest.AwaitFile(t, fired, time.Minute)
 	f.MarkFrozen(zombie)
 	for _, n := range []string{"n1", "n2"} {
-		_, err := f.Ctl(ctxOf(t), "undrain", n)
-		must(t, err)
+		_, err := f.Ctl(t.Context(), "undrain", n)
+		fleettest.Must(t, err)
 	}
-	must(t, f.MovedFrom(ctxOf(t), zombie, 1))
-	l, err := f.Leases(ctxOf(t))
-	must(t, err)
+	fleettest.Must(t, f.MovedFrom(t.Context(), zombie, 1))
+	l, err := f.Leases(t.Context())
+	fleettest.Must(t, err)
 	return f, out, zombie, l[0].Owner
-}
-
-// record is the checkpoint record of the only partition.
-func record(t *testing.T, f *fleet.Fleet, route string) (epoch, version uint64, position string) {
-	t.Helper()
-	out, err := f.Ctl(ctxOf(t), "checkpoint", "show", route, "-o", "json")
-	must(t, err)
-	var v struct {
-		Checkpoints []struct {
-			Epoch, Version uint64
-			Position       string
-		}
-	}
-	must(t, json.Unmarshal(out, &v))
-	if len(v.Checkpoints) != 1 {
-		t.Fatalf("want one record: %s", out)
-	}
-	return v.Checkpoints[0].Epoch, v.Checkpoints[0].Version, v.Checkpoints[0].Position
 }
 
 // The owner stops between the check of its gate and its write, with the gate
@@ -68,40 +50,40 @@ func record(t *testing.T, f *fleet.Fleet, route string) (epoch, version uint64, 
 // and writes. When it wakes, its write reaches the store and is refused there.
 func TestWriteOfAZombieFrozenBetweenCheckAndWriteIsRefusedByTheStore(t *testing.T) {
 	t.Parallel()
-	f, out, zombie, successor := frozenOwner(t, withHooks, "commit.before-write@4", 4000, "MQB_HOOK_OFF=gate")
-	epoch, version, _ := record(t, f, "r")
+	f, out, zombie, successor := frozenOwner(t, fleettest.Hooks, "commit.before-write@4", 4000, "MQB_HOOK_OFF=gate")
+	before := fleettest.RecordOf(t, f, "r")
 	f.Thaw(zombie)
-	must(t, fleet.Eventually(ctxOf(t), 30*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), 30*time.Second, func() error {
 		if log := f.Log(zombie); !strings.Contains(log, "by=fence") {
 			return fmt.Errorf("the zombie was not fenced")
 		}
 		return nil
 	}))
-	now, later, _ := record(t, f, "r")
-	if now != epoch || later < version {
-		t.Errorf("the record went from epoch %d version %d to epoch %d version %d: the zombie's write landed", epoch, version, now, later)
+	now := fleettest.RecordOf(t, f, "r")
+	if now.Epoch != before.Epoch || now.Version < before.Version {
+		t.Errorf("the record went from %+v to %+v: the zombie's write landed", before, now)
 	}
-	must(t, f.Until(ctxOf(t), time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", successor) == 1 }))
-	checkParts(t, out, 4000)
-	noSpools(t, out)
-	noNoise(t, f, zombie)
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", successor) == 1 }))
+	fleettest.CheckParts(t, out, 4000)
+	fleettest.NoSpools(t, out)
+	fleettest.NoNoise(t, f, zombie)
 }
 
 // The same with the gate on: the zombie stops at its gate before it writes.
 func TestWokenNodeStopsAtItsGate(t *testing.T) {
 	t.Parallel()
-	f, out, zombie, _ := frozenOwner(t, withHooks, "part.staged@4", 4000)
+	f, out, zombie, _ := frozenOwner(t, fleettest.Hooks, "part.staged@4", 4000)
 	f.Thaw(zombie)
-	must(t, f.Until(ctxOf(t), time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", "") == 1 }))
-	must(t, fleet.Eventually(ctxOf(t), 10*time.Second, func() error {
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", "") == 1 }))
+	fleettest.Must(t, fleet.Eventually(t.Context(), 10*time.Second, func() error {
 		if log := f.Log(zombie); !strings.Contains(log, "by=gate") {
 			return fmt.Errorf("the zombie did not stop at its gate")
 		}
 		return nil
 	}))
-	checkParts(t, out, 4000)
-	noSpools(t, out)
-	noNoise(t, f, zombie)
+	fleettest.CheckParts(t, out, 4000)
+	fleettest.NoSpools(t, out)
+	fleettest.NoNoise(t, f, zombie)
 }
 
 // The test of the tests: without the comparisons of epoch, run and version and
@@ -109,8 +91,8 @@ func TestWokenNodeStopsAtItsGate(t *testing.T) {
 // doubles rows, and the checker sees it.
 func TestWithoutTheFenceAZombieDoublesRows(t *testing.T) {
 	t.Parallel()
-	f, out, zombie, _ := frozenOwner(t, noFence, "part.intent-committed@2", 4000)
-	must(t, fleet.Eventually(ctxOf(t), time.Minute, func() error {
+	f, out, zombie, _ := frozenOwner(t, fleettest.NoFence, "part.intent-committed@2", 4000)
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		parts, _ := filepath.Glob(filepath.Join(out, "part-*"))
 		if len(parts) < 6 {
 			return fmt.Errorf("%d parts", len(parts))
@@ -118,7 +100,7 @@ func TestWithoutTheFenceAZombieDoublesRows(t *testing.T) {
 		return nil
 	}))
 	f.Thaw(zombie)
-	must(t, fleet.Eventually(ctxOf(t), time.Minute, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		r, err := checker.Parts(out, 4000)
 		if err == nil && r.Doubled == 0 {
 			err = fmt.Errorf("nothing doubled yet: %s", r)

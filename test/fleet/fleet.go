@@ -26,6 +26,8 @@ type Fleet struct {
 	Bin, Dir string
 	// TTL is the nodes' lease TTL; 0 leaves the default.
 	TTL time.Duration
+	// Coordinator is the nodes' --coordinator; "" is the raft inside them.
+	Coordinator string
 	// Args and Env go to every node that is started.
 	Args, Env []string
 
@@ -53,6 +55,11 @@ func (n *node) dead() bool {
 // first one founds the cluster, the others join it. env is added for this
 // process only.
 func (f *Fleet) Start(name string, env ...string) error {
+	return f.StartAt(name, f.Coordinator, env...)
+}
+
+// StartAt is Start with a coordinator of its own: another way to the same one.
+func (f *Fleet) StartAt(name, coordinator string, env ...string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.nodes == nil {
@@ -73,8 +80,11 @@ func (f *Fleet) Start(name string, env ...string) error {
 	if f.TTL > 0 {
 		args = append(args, "--lease-ttl", f.TTL.String())
 	}
+	if coordinator != "" {
+		args = append(args, "--coordinator", coordinator)
+	}
 	for other, n := range f.nodes {
-		if other != name && !n.dead() {
+		if coordinator == "" && other != name && !n.dead() {
 			args = append(args, "--join", n.addr)
 			break
 		}
@@ -153,6 +163,9 @@ func (f *Fleet) signal(name string, s syscall.Signal) {
 	n.frozen = s == syscall.SIGSTOP
 	_ = n.cmd.Process.Signal(s)
 }
+
+// Terminate sends a node SIGTERM; see Exited.
+func (f *Fleet) Terminate(name string) { f.signal(name, syscall.SIGTERM) }
 
 // StopAll ends every node in order (SIGTERM), after a deadline by force.
 func (f *Fleet) StopAll() {
@@ -317,7 +330,12 @@ func (f *Fleet) MovedFrom(ctx context.Context, name string, n int) error {
 }
 
 // Voters waits until want nodes are active voters of the embedded raft.
-func (f *Fleet) Voters(ctx context.Context, want int) error {
+func (f *Fleet) Voters(ctx context.Context, want int) error { return f.active(ctx, want, true) }
+
+// Active waits until want nodes are active, whether they vote or not.
+func (f *Fleet) Active(ctx context.Context, want int) error { return f.active(ctx, want, false) }
+
+func (f *Fleet) active(ctx context.Context, want int, voters bool) error {
 	return Eventually(ctx, 30*time.Second, func() error {
 		out, err := f.Ctl(ctx, "nodes", "-o", "json")
 		if err != nil {
@@ -334,12 +352,12 @@ func (f *Fleet) Voters(ctx context.Context, want int) error {
 		}
 		n := 0
 		for _, x := range v.Nodes {
-			if x.Voter && x.State == "active" {
+			if (x.Voter || !voters) && x.State == "active" {
 				n++
 			}
 		}
 		if n != want {
-			return fmt.Errorf("%d of %d voters: %s", n, want, out)
+			return fmt.Errorf("%d of %d nodes: %s", n, want, out)
 		}
 		return nil
 	})

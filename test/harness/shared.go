@@ -48,6 +48,10 @@ func atEnd(stop func()) {
 	shared.stop = append(shared.stop, stop)
 }
 
+// AtEnd registers what Main does after the tests, for things that all of a
+// package's tests share.
+func AtEnd(do func()) { atEnd(do) }
+
 // Cache is the directory in which downloads and builds are kept between test
 // runs, outside the source tree: $MQB_TEST_CACHE, or mqb-test in the user's cache
 // directory.
