@@ -17,6 +17,8 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"github.com/mqbridge/mqb/test/harness"
 )
 
 var (
@@ -90,8 +92,13 @@ func run(ctx context.Context) error {
 		}
 	}
 	if wanted("failover") {
-		fmt.Println()
-		return w.failover(ctx, *moves)
+		fmt.Printf("\n| move, TTL %v | partitions moved | standstill s, median [min..max] |\n|---|---|---|\n", failoverTTL)
+		if err := w.failover(ctx, *moves, "raft", ""); err != nil {
+			return err
+		}
+		servers := &program{ctx: ctx}
+		defer servers.end()
+		return w.failover(ctx, *moves, "etcd, 3 members", harness.Etcd(servers, 3).URL())
 	}
 	return nil
 }
