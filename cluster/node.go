@@ -357,13 +357,16 @@ func (n *Node) leave(ctx context.Context) error {
 	return errors.Join(n.putNode(ctx, n.session.Lease()), n.scheduler.resign(ctx))
 }
 
-// Ready returns nil when the node takes part in the cluster, else what it waits for.
+// Ready returns nil when the node takes part in the cluster, else what it waits
+// for. A node that is being emptied, or is kept empty, does not take part.
 func (n *Node) Ready() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case n.stopping:
 		return errors.New("stopping")
+	case n.leaving:
+		return errors.New("leaving: it hands over what it holds")
 	case n.runner == nil:
 		return errors.New("waiting for the coordinator")
 	case n.session.Gate() != nil && n.registered != nil:
@@ -372,6 +375,8 @@ func (n *Node) Ready() error {
 		return errors.New("waiting for the node's lease")
 	case !n.mirrors.synced():
 		return errors.New("waiting for the first list of the coordinator's keys")
+	case n.cordoned():
+		return errors.New("drained by order")
 	}
 	return nil
 }

@@ -48,6 +48,8 @@ type Config struct {
 	Hosts []string
 	// Ready says why this node cannot do its work now, nil if it can.
 	Ready func(ctx context.Context) error
+	// Leave makes this node hand over what it holds, before it stops.
+	Leave func(ctx context.Context) error
 	// Voters are the names of the embedded raft's voters, as far as this node
 	// knows; nil if there is none.
 	Voters func(ctx context.Context) map[string]bool
@@ -107,6 +109,7 @@ func (s *Server) Handler() http.Handler {
 		"GET /v1/nodes":                             s.nodes,
 		"POST /v1/nodes/{node}/drain":               s.drain,
 		"POST /v1/nodes/{node}/undrain":             s.undrain,
+		"POST /v1/leave":                            s.leave,
 		"GET /v1/routes":                            s.routes,
 		"GET /v1/routes/{route}":                    s.route,
 		"DELETE /v1/routes/{route}":                 s.deleteRoute,

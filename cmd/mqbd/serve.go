@@ -87,6 +87,7 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 		Catalog: cat, Coordinator: coord, Keys: keys, Node: o.Name, Cluster: o.Cluster, Version: cluster.Version,
 		Hosts:  []string{host},
 		Ready:  func(context.Context) error { return node.Ready() },
+		Leave:  node.Leave,
 		Voters: coord.voters,
 		Metrics: api.Metrics(func() []actors.Run {
 			if n := tree.Load(); n != nil {
