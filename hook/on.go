@@ -14,7 +14,8 @@ import (
 // The environment of a test build:
 //
 //	MQB_HOOK      point[@n]=action, comma separated; n counts passes from 1 (default 1);
-//	              action is kill (SIGKILL to itself) or stop (SIGSTOP to itself)
+//	              action is kill (SIGKILL to itself), stop (SIGSTOP to itself) or hang
+//	              (the goroutine goes no further, whatever its context says)
 //	MQB_HOOK_FILE a file that gets one line "point pid" when a hook fires, written
 //	              before the signal, so that a test can wait for it
 //	MQB_HOOK_OFF  names of guards to switch off, comma separated (gate)
@@ -28,6 +29,7 @@ var state = struct {
 type hook struct {
 	n      int
 	signal syscall.Signal
+	hang   bool
 }
 
 func init() {
@@ -37,8 +39,11 @@ func init() {
 			continue
 		}
 		h := hook{n: 1, signal: syscall.SIGKILL}
-		if action == "stop" {
+		switch action {
+		case "stop":
 			h.signal = syscall.SIGSTOP
+		case "hang":
+			h.hang = true
 		}
 		if p, n, ok := strings.Cut(point, "@"); ok {
 			point = p
@@ -68,6 +73,9 @@ func At(point string) {
 			_, _ = f.WriteString(point + " " + strconv.Itoa(os.Getpid()) + "\n")
 			_ = f.Close()
 		}
+	}
+	if h.hang {
+		select {}
 	}
 	// To this very thread: a signal to the process may be taken by another one,
 	// and the caller would run on, past the point, until it is stopped.

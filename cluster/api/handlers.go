@@ -9,10 +9,8 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/mqbridge/mqb/cluster/catalog"
-	"github.com/mqbridge/mqb/lease"
 )
 
 type empty struct{}
@@ -56,26 +54,6 @@ func (s *Server) nodes(r *http.Request) (any, error) {
 	return snap.NodesView(voters), nil
 }
 
-func (s *Server) drain(r *http.Request) (any, error) {
-	node := r.PathValue("node")
-	kv, _, err := s.cfg.Coordinator.Get(r.Context(), s.cfg.Keys.Node(node))
-	if err != nil {
-		return nil, err
-	}
-	if kv == nil {
-		return nil, fmt.Errorf("node %s: %w among the live ones", node, catalog.ErrNotFound)
-	}
-	cordon := lease.Encode(lease.Cordon{Drain: true, Since: time.Now().UTC()})
-	_, err = s.cfg.Coordinator.Txn(r.Context(), nil, []lease.Op{lease.Put(s.cfg.Keys.Cordon(node), cordon)})
-	return empty{}, err
-}
-
-func (s *Server) undrain(r *http.Request) (any, error) {
-	key := s.cfg.Keys.Cordon(r.PathValue("node"))
-	_, err := s.cfg.Coordinator.Txn(r.Context(), nil, []lease.Op{lease.Delete(key)})
-	return empty{}, err
-}
-
 func (s *Server) routes(r *http.Request) (any, error) {
 	snap, about, err := s.snapshot(r.Context())
 	if err != nil {
@@ -104,14 +82,6 @@ func (s *Server) route(r *http.Request) (any, error) {
 
 func (s *Server) deleteRoute(r *http.Request) (any, error) {
 	return empty{}, s.cfg.Catalog.Delete(r.Context(), r.PathValue("route"))
-}
-
-func (s *Server) pause(r *http.Request) (any, error) {
-	return empty{}, s.cfg.Catalog.Pause(r.Context(), r.PathValue("route"))
-}
-
-func (s *Server) resume(r *http.Request) (any, error) {
-	return empty{}, s.cfg.Catalog.Resume(r.Context(), r.PathValue("route"))
 }
 
 func (s *Server) checkpoints(r *http.Request) (any, error) {

@@ -50,9 +50,11 @@ type Config struct {
 	Ready func(ctx context.Context) error
 	// Leave makes this node hand over what it holds, before it stops.
 	Leave func(ctx context.Context) error
-	// Voters are the names of the embedded raft's voters, as far as this node
-	// knows; nil if there is none.
+	// Voters names the members of the embedded raft, as far as this node knows, and
+	// says which of them vote; nil if there is none.
 	Voters func(ctx context.Context) map[string]bool
+	// RemoveMember takes a node out of the embedded raft for good; nil without one.
+	RemoveMember func(ctx context.Context, node string) error
 	// Metrics serves /metrics; nil leaves it out.
 	Metrics http.Handler
 	Log     *slog.Logger
@@ -107,20 +109,19 @@ func (s *Server) Handler() http.Handler {
 		"GET /v1/version":                           s.version,
 		"GET /v1/leases":                            s.leases,
 		"GET /v1/nodes":                             s.nodes,
-		"POST /v1/nodes/{node}/drain":               s.drain,
-		"POST /v1/nodes/{node}/undrain":             s.undrain,
 		"POST /v1/leave":                            s.leave,
 		"GET /v1/routes":                            s.routes,
 		"GET /v1/routes/{route}":                    s.route,
 		"DELETE /v1/routes/{route}":                 s.deleteRoute,
-		"POST /v1/routes/{route}/pause":             s.pause,
-		"POST /v1/routes/{route}/resume":            s.resume,
 		"GET /v1/routes/{route}/checkpoints":        s.checkpoints,
 		"POST /v1/routes/{route}/checkpoints/reset": s.resetCheckpoints,
 		"POST /v1/apply":                            s.apply,
 		"POST /v1/validate":                         s.validate,
 		"POST /v1/explain":                          s.explain,
 	} {
+		mux.HandleFunc(pattern, s.answer(f))
+	}
+	for pattern, f := range s.orders() {
 		mux.HandleFunc(pattern, s.answer(f))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -16,6 +16,7 @@ type place struct{ route, partition string }
 type Snapshot struct {
 	Nodes       map[string]lease.Node
 	Cordons     map[string]lease.Cordon
+	Pins        map[place]lease.Pin
 	Routes      map[string]lease.Route
 	Partitions  map[place]lease.Partition
 	Assignments map[place]lease.Assignment
@@ -38,6 +39,7 @@ func Read(ctx context.Context, c lease.Coordinator, k lease.Keys) (*Snapshot, er
 	}
 	load("nodes", func() (e error) { s.Nodes, e = named[lease.Node](ctx, c, k, k.Nodes()); return })
 	load("cordons", func() (e error) { s.Cordons, e = named[lease.Cordon](ctx, c, k, k.Cordons()); return })
+	load("pins", func() (e error) { s.Pins, e = placed[lease.Pin](ctx, c, k, k.Pins()); return })
 	load("routes", func() (e error) { s.Routes, e = named[lease.Route](ctx, c, k, k.Routes()); return })
 	load("statuses", func() (e error) { s.Statuses, e = named[lease.NodeStatus](ctx, c, k, k.Statuses()); return })
 	load("partitions", func() (e error) { s.Partitions, e = placed[lease.Partition](ctx, c, k, k.Partitions()); return })

@@ -9,12 +9,14 @@ import (
 // Lease is one partition: who holds it, and what it does. A partition that
 // nobody holds has a row too, with the reason.
 type Lease struct {
-	Route     string      `json:"route"`
-	Partition string      `json:"partition"`
-	Owner     string      `json:"owner,omitempty"`
-	Epoch     uint64      `json:"epoch"`
-	State     lease.State `json:"state"`
-	Position  string      `json:"position,omitempty"`
+	Route     string `json:"route"`
+	Partition string `json:"partition"`
+	Owner     string `json:"owner,omitempty"`
+	// Pinned is the node that an operator moved it to.
+	Pinned   string      `json:"pinned,omitempty"`
+	Epoch    uint64      `json:"epoch"`
+	State    lease.State `json:"state"`
+	Position string      `json:"position,omitempty"`
 	// Lag in records, or bytes for sources that count those; -1 is unknown.
 	Lag       int64  `json:"lag"`
 	Guarantee string `json:"guarantee,omitempty"`
@@ -87,6 +89,13 @@ type Node struct {
 	Scheduler  bool              `json:"scheduler"`
 	// Voter of the embedded raft.
 	Voter bool `json:"voter"`
+	// Excluded: it gets nothing more and keeps what it has.
+	Excluded bool `json:"excluded,omitempty"`
+	// ExcludedRoutes are those that it gets nothing more of.
+	ExcludedRoutes []string `json:"excluded_routes,omitempty"`
+	// Settles is when the scheduler begins to move partitions to it: it has just
+	// come, or comes and goes. Zero once it has. By the scheduler's clock.
+	Settles time.Time `json:"settles,omitzero"`
 }
 
 // NodeState is what a member is up to.
@@ -97,7 +106,8 @@ const (
 	NodeDraining NodeState = "draining"
 	// NodeDrained holds nothing any more and gets nothing new.
 	NodeDrained NodeState = "drained"
-	// NodeGone has no live lease, but an order to drain is still noted for it.
+	// NodeGone has no live lease, but an order is still noted for it or it is still
+	// a member of the embedded raft.
 	NodeGone NodeState = "gone"
 )
 

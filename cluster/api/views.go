@@ -86,7 +86,7 @@ func (s *Snapshot) reports() map[string]map[place]lease.PartitionStatus {
 }
 
 func (s *Snapshot) lease(p place, reports map[string]map[place]lease.PartitionStatus, about About) Lease {
-	row := Lease{Route: p.route, Partition: p.partition, Lag: -1, Guarantee: about.Guarantee}
+	row := Lease{Route: p.route, Partition: p.partition, Pinned: s.Pins[p].Node, Lag: -1, Guarantee: about.Guarantee}
 	fill := func(node string) (lease.PartitionStatus, bool) {
 		st, ok := reports[node][p]
 		if !ok {
@@ -201,8 +201,9 @@ func (s *Snapshot) held() map[string]int {
 	return out
 }
 
-// NodesView lists the live nodes, and dead ones that an order is noted for.
-// voters are those of the embedded raft; nil if there is none.
+// NodesView lists the live nodes, and dead ones that an order is noted for or that
+// are still members of the embedded raft. voters names its members and says who
+// votes; nil if there is none.
 func (s *Snapshot) NodesView(voters map[string]bool) Nodes {
 	held := s.held()
 	// What is assigned to a draining node may still be acquired by it.
@@ -216,6 +217,7 @@ func (s *Snapshot) NodesView(voters map[string]bool) Nodes {
 			Name: name, Address: n.Address, Version: n.Version, Instance: n.Instance,
 			Labels: n.Labels, Started: n.Started, State: NodeActive,
 			Partitions: held[name], Scheduler: s.Leader.Node == name, Voter: voters[name],
+			Settles: s.Statuses[s.Leader.Node].Settling[name],
 		}
 		switch {
 		case s.Cordons[name].Drain && held[name] == 0 && !wanted[name]:
@@ -225,10 +227,27 @@ func (s *Snapshot) NodesView(voters map[string]bool) Nodes {
 		}
 		out.Nodes = append(out.Nodes, v)
 	}
-	for name, c := range s.Cordons {
-		if _, alive := s.Nodes[name]; !alive && c.Drain {
-			out.Nodes = append(out.Nodes, Node{Name: name, State: NodeGone, Partitions: held[name]})
+	gone := map[string]bool{}
+	for name := range s.Cordons {
+		gone[name] = true
+	}
+	for name := range voters {
+		gone[name] = true
+	}
+	for name := range gone {
+		if _, alive := s.Nodes[name]; !alive {
+			out.Nodes = append(out.Nodes, Node{Name: name, State: NodeGone, Partitions: held[name], Voter: voters[name]})
 		}
+	}
+	for i := range out.Nodes {
+		n := &out.Nodes[i]
+		n.Excluded = s.Cordons[n.Name].Exclude
+		for name, uid := range s.Cordons[n.Name].Routes {
+			if s.Routes[name].UID == uid {
+				n.ExcludedRoutes = append(n.ExcludedRoutes, name)
+			}
+		}
+		slices.Sort(n.ExcludedRoutes)
 	}
 	slices.SortFunc(out.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return out

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -134,10 +135,6 @@ func (c *cli) deleteCommand() *cobra.Command {
 	return c.routeCommand("delete", "Remove a route; what it wrote stays", (*client.Client).Delete)
 }
 
-func (c *cli) pauseCommand() *cobra.Command {
-	return c.routeCommand("pause", "Stop a route and keep its positions", (*client.Client).Pause)
-}
-
 func (c *cli) resumeCommand() *cobra.Command {
 	return c.routeCommand("resume", "Let a paused route go on", (*client.Client).Resume)
 }
@@ -164,10 +161,7 @@ func (c *cli) routeCommand(verb, short string, do func(*client.Client, context.C
 // done confirms a change.
 func (c *cli) done(v map[string]string) error {
 	return c.print(v, func(w io.Writer) {
-		what := v["route"]
-		if what == "" {
-			what = v["node"]
-		}
+		what := cmp.Or(v["route"], v["partition"], v["node"])
 		fmt.Fprintf(w, "%s: %s done\n", clean(what), v["done"])
 	})
 }

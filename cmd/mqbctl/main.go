@@ -85,7 +85,7 @@ weaken something; the message says what to do.`,
 	root.AddCommand(
 		c.applyCommand(), c.deleteCommand(), c.validateCommand(), c.explainCommand(), c.runCommand(),
 		c.routesCommand(), c.leasesCommand(), c.nodesCommand(),
-		c.drainCommand(), c.undrainCommand(), c.pauseCommand(), c.resumeCommand(),
+		c.drainCommand(), c.undrainCommand(), c.excludeCommand(), c.includeCommand(), c.moveCommand(), c.pauseCommand(), c.resumeCommand(),
 		c.checkpointCommand(), c.versionCommand(),
 	)
 	return root

@@ -399,7 +399,7 @@ func (l *localRun) finish(s summary, complete bool) error {
 // stops lists errors once each, with who has them.
 func (s summary) stops() []string {
 	var b bytes.Buffer
-	reasons(&b, s.stopped)
+	reasons(&b, s.stopped, time.Time{})
 	return strings.Split(strings.Trim(b.String(), "\n"), "\n")
 }
 

@@ -47,19 +47,37 @@ func leasesTable(w io.Writer, v api.Leases, now time.Time) {
 		})
 	}
 	columns(w, "ROUTE PARTITION OWNER EPOCH STATE POSITION LAG GUARANTEE SINCE", rows)
-	reasons(w, v.Leases)
+	reasons(w, v.Leases, now)
+	pins(w, v.Leases)
 	for _, p := range v.Problems {
 		fmt.Fprintf(w, "\n%s: %s\n", clean(p.Route), clean(p.Error))
 	}
 	fmt.Fprintf(w, "\n%s\n", v.Summary.Text)
 }
 
+// pins says under the table what operators moved, and to where.
+func pins(w io.Writer, leases []api.Lease) {
+	by := map[string][]string{}
+	for _, l := range leases {
+		if l.Pinned != "" {
+			by[l.Pinned] = append(by[l.Pinned], clean(l.Route)+"/"+clean(l.Partition))
+		}
+	}
+	if len(by) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, node := range slices.Sorted(maps.Keys(by)) {
+		fmt.Fprintf(w, "moved to %s by an operator: %s\n", clean(node), strings.Join(by[node], ", "))
+	}
+}
+
 // reasons says under the table why partitions do not run, the many that wait for
-// the same thing in one line.
-func reasons(w io.Writer, leases []api.Lease) {
+// the same thing in one line. Without a time it does not say when they try again.
+func reasons(w io.Writer, leases []api.Lease, now time.Time) {
 	type group struct{ route, state, reason string }
 	var order []group
 	members := map[group][]string{}
+	next := map[group]time.Time{}
 	for _, l := range leases {
 		if l.Reason == "" || l.State == lease.StateRunning || l.State == lease.StateDone {
 			continue
@@ -69,6 +87,9 @@ func reasons(w io.Writer, leases []api.Lease) {
 			order = append(order, g)
 		}
 		members[g] = append(members[g], l.Partition)
+		if t := l.NextTry; !t.IsZero() && (next[g].IsZero() || t.Before(next[g])) {
+			next[g] = t
+		}
 	}
 	if len(order) > 0 {
 		fmt.Fprintln(w)
@@ -78,7 +99,11 @@ func reasons(w io.Writer, leases []api.Lease) {
 		if n := len(members[g]); n > 3 {
 			who = fmt.Sprintf("%d partitions", n)
 		}
-		fmt.Fprintf(w, "%s %s: %s: %s\n", clean(g.route), clean(who), g.state, clean(g.reason))
+		again := ""
+		if t := next[g]; !t.IsZero() && !now.IsZero() {
+			again = fmt.Sprintf(" (next try in %s)", max(t.Sub(now), 0).Round(time.Second))
+		}
+		fmt.Fprintf(w, "%s %s: %s: %s%s\n", clean(g.route), clean(who), g.state, clean(g.reason), again)
 	}
 }
 
@@ -129,7 +154,7 @@ func (c *cli) nodesCommand() *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "nodes",
-		Short: "List the nodes",
+		Short: "List the nodes, or remove one",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl, err := c.connect()
@@ -141,6 +166,7 @@ func (c *cli) nodesCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again whenever it changes")
+	cmd.AddCommand(c.nodesRemoveCommand())
 	return cmd
 }
 
@@ -159,8 +185,26 @@ func nodesTable(w io.Writer, v api.Nodes, now time.Time) {
 			labels = append(labels, k+"="+n.Labels[k])
 		}
 		rows = append(rows, []string{
-			n.Name, n.Address, string(n.State), fmt.Sprint(n.Partitions), strings.Join(roles, ","), n.Version, age(n.Started, now), strings.Join(labels, ","),
+			n.Name, n.Address, nodeState(n, now), fmt.Sprint(n.Partitions), strings.Join(roles, ","), n.Version, age(n.Started, now), strings.Join(labels, ","),
 		})
 	}
 	columns(w, "NODE ADDRESS STATE PARTITIONS ROLE VERSION UPTIME LABELS", rows)
+	for _, n := range v.Nodes {
+		if len(n.ExcludedRoutes) > 0 {
+			fmt.Fprintf(w, "\n%s is excluded for %s\n", clean(n.Name), clean(strings.Join(n.ExcludedRoutes, ", ")))
+		}
+	}
+}
+
+// nodeState is the state and what keeps an active node from getting partitions.
+func nodeState(n api.Node, now time.Time) string {
+	switch {
+	case n.State != api.NodeActive:
+		return string(n.State)
+	case n.Excluded:
+		return "excluded"
+	case n.Settles.After(now):
+		return "settling"
+	}
+	return string(n.State)
 }

@@ -22,6 +22,8 @@ type coordinator struct {
 	web net.Listener
 	// voters names the members of the embedded raft that vote; nil without it.
 	voters func(context.Context) map[string]bool
+	// remove takes a member out of the embedded raft; nil without it.
+	remove func(ctx context.Context, node string) error
 }
 
 func openCoordinator(ctx context.Context, o options, l net.Listener, advertise string, log *slog.Logger) (coordinator, error) {
@@ -39,6 +41,7 @@ func openCoordinator(ctx context.Context, o options, l net.Listener, advertise s
 	return coordinator{
 		Coordinator: engine, web: engine.Mux(l),
 		voters: func(ctx context.Context) map[string]bool { return voters(ctx, engine) },
+		remove: engine.Remove,
 	}, nil
 }
 

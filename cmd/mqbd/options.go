@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/mqbridge/mqb/cluster/plan"
 	"github.com/mqbridge/mqb/lease/etcd"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
@@ -27,6 +28,7 @@ type options struct {
 	Advertise    string
 	Join         []string
 	Voters       int
+	Moves        int
 	Coordinator  string
 	Cluster      string
 	Labels       map[string]string
@@ -61,6 +63,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Cluster, "cluster", "mqb", "`name` of the cluster")
 	fs.StringToStringVar(&o.Labels, "label", nil, "`key=value` that placement may ask for; repeatable")
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 3*time.Second, "how long a node may be silent before others take over")
+	fs.IntVar(&o.Moves, "moves", plan.DefaultMoves, "how many partitions may change hands at the same time by the scheduler's choice")
 	fs.Var(&o.Memory, "memory", "bound on the bytes of messages in this process")
 	fs.StringVar(&o.Routes, "routes", "", "`file` of routes to apply at the start")
 	fs.DurationVar(&o.DrainTimeout, "drain-timeout", 30*time.Second, "how long a stop may take to hand over")
@@ -180,6 +183,9 @@ func (o *options) check() error {
 	}
 	if o.Voters < 1 || o.Voters%2 == 0 {
 		bad("--voters %d: must be odd, since an even number survives no more failures than the odd one below", o.Voters)
+	}
+	if o.Moves < 1 {
+		bad("--moves %d: at least 1", o.Moves)
 	}
 	if o.LeaseTTL < minLeaseTTL {
 		bad("--lease-ttl %s: at least %s", o.LeaseTTL, minLeaseTTL)

@@ -64,7 +64,7 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	var tree atomic.Pointer[actors.Node]
 	node, err := cluster.NewNode(cluster.Config{
 		Name: o.Name, Cluster: o.Cluster, Address: advertise, Version: cluster.Version, Labels: o.Labels,
-		Coordinator: coord, Registry: registry, DataDir: o.DataDir, Budget: budget, Log: log, LeaseTTL: o.LeaseTTL,
+		Coordinator: coord, Registry: registry, DataDir: o.DataDir, Budget: budget, Log: log, LeaseTTL: o.LeaseTTL, Moves: o.Moves,
 		NewRunner: func(c actors.Config) (cluster.Runner, error) {
 			n, err := actors.New(c)
 			if err == nil {
@@ -88,7 +88,7 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 		Hosts:  []string{host},
 		Ready:  func(context.Context) error { return node.Ready() },
 		Leave:  node.Leave,
-		Voters: coord.voters,
+		Voters: coord.voters, RemoveMember: coord.remove,
 		Metrics: api.Metrics(func() []actors.Run {
 			if n := tree.Load(); n != nil {
 				return n.Runs()

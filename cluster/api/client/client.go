@@ -87,16 +87,6 @@ func (c *Client) Nodes(ctx context.Context) (v api.Nodes, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/nodes", nil, &v)
 }
 
-// Drain orders a node to hand over all it has and to take nothing new.
-func (c *Client) Drain(ctx context.Context, node string) error {
-	return c.call(ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(node)+"/drain", nil, nil)
-}
-
-// Undrain takes the order back.
-func (c *Client) Undrain(ctx context.Context, node string) error {
-	return c.call(ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(node)+"/undrain", nil, nil)
-}
-
 // Routes lists routes.
 func (c *Client) Routes(ctx context.Context) (v api.Routes, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/routes", nil, &v)
@@ -110,16 +100,6 @@ func (c *Client) Route(ctx context.Context, name string) (v api.Route, err error
 // Delete removes a route.
 func (c *Client) Delete(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, routePath(name, ""), nil, nil)
-}
-
-// Pause stops the runs of a route; Resume starts them again.
-func (c *Client) Pause(ctx context.Context, name string) error {
-	return c.call(ctx, http.MethodPost, routePath(name, "/pause"), nil, nil)
-}
-
-// Resume undoes Pause.
-func (c *Client) Resume(ctx context.Context, name string) error {
-	return c.call(ctx, http.MethodPost, routePath(name, "/resume"), nil, nil)
 }
 
 // Checkpoints lists the records of a route.
