@@ -58,10 +58,13 @@ func (e *election) deposed(s lease.Snapshot) bool {
 
 // campaign tries to become the leader of a vacant seat.
 func (e *election) campaign(ctx context.Context, s lease.Snapshot) error {
-	if _, rev := e.current(s); rev != 0 || e.session.Gate() != nil {
+	// The lease is read once, and before the gate: one that ended in between is
+	// refused by the coordinator, and a seat without a lease would never be vacant
+	// again.
+	id := e.session.Lease()
+	if _, rev := e.current(s); rev != 0 || id == 0 || e.session.Gate() != nil {
 		return nil
 	}
-	id := e.session.Lease()
 	var term, termRev int64
 	if kv, ok := s.Get(e.keys.SchedulerTerm()); ok {
 		var err error
