@@ -59,7 +59,12 @@ func (a *partitionActor) observe(out outcome) {
 	case connectors.ClassFenced:
 		kind = EventFenced
 	}
-	a.node.observe(Event{Kind: kind, Route: a.route.Name, Partition: a.view.key.partition, Epoch: a.cur.owned.Epoch, Text: a.before})
+	text := a.before
+	switch kind {
+	case EventDone, EventSuspended, EventFenced: // the kind says the first word already
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	a.node.observe(Event{Kind: kind, Route: a.route.Name, Partition: a.view.key.partition, Epoch: a.cur.owned.Epoch, Text: text})
 }
 
 // words say why the run ended.

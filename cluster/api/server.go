@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mqbridge/mqb/cluster/catalog"
+	"github.com/mqbridge/mqb/cluster/events"
 	"github.com/mqbridge/mqb/lease"
 	"github.com/mqbridge/mqb/route"
 )
@@ -57,7 +58,18 @@ type Config struct {
 	RemoveMember func(ctx context.Context, node string) error
 	// Metrics serves /metrics; nil leaves it out.
 	Metrics http.Handler
-	Log     *slog.Logger
+	// Events is what happened on this node lately; nil for none.
+	Events *events.Ring
+	// Vitals measures this node, for doctor; nil leaves that out.
+	Vitals func(ctx context.Context) Vitals
+	// Members lists the embedded raft; nil if there is none.
+	Members func(ctx context.Context) []Member
+	// Backup writes the coordinator's state; nil if that is kept elsewhere.
+	Backup func(ctx context.Context, w io.Writer) error
+	// Peer gets a path of another node; nil asks in plain HTTP. The caller closes
+	// the body.
+	Peer func(ctx context.Context, address, path string) (*http.Response, error)
+	Log  *slog.Logger
 }
 
 // Server is the HTTP API of a node.
@@ -124,6 +136,10 @@ func (s *Server) Handler() http.Handler {
 	for pattern, f := range s.orders() {
 		mux.HandleFunc(pattern, s.answer(f))
 	}
+	for pattern, f := range s.inspections() {
+		mux.HandleFunc(pattern, s.answer(f))
+	}
+	mux.HandleFunc("GET /v1/backup", s.backup)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &Error{Message: fmt.Sprintf("no %s %s here", r.Method, r.URL.Path), Code: CodeNotFound})
 	})

@@ -256,9 +256,9 @@ func (c *cli) undrainCommand() *cobra.Command {
 func (c *cli) checkpointCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "checkpoint",
-		Short: "Show or reset the positions of a route",
+		Short: "Show, set, reset, move or adopt the positions of a route",
 		RunE: func(*cobra.Command, []string) error {
-			return &api.Error{Message: "checkpoint needs show or reset", Code: api.CodeUsage, Hint: "mqbctl help checkpoint"}
+			return &api.Error{Message: "checkpoint needs show, set, reset or adopt", Code: api.CodeUsage, Hint: "mqbctl help checkpoint"}
 		},
 	}
 	cmd.AddCommand(&cobra.Command{
@@ -277,7 +277,7 @@ func (c *cli) checkpointCommand() *cobra.Command {
 			}
 			return c.print(v, func(w io.Writer) { checkpointsTable(w, v) })
 		},
-	}, c.resetCommand())
+	}, c.setCommand(), c.resetCommand(), c.adoptCommand())
 	return cmd
 }
 

@@ -86,7 +86,7 @@ weaken something; the message says what to do.`,
 		c.applyCommand(), c.deleteCommand(), c.validateCommand(), c.explainCommand(), c.runCommand(),
 		c.routesCommand(), c.leasesCommand(), c.nodesCommand(),
 		c.drainCommand(), c.undrainCommand(), c.excludeCommand(), c.includeCommand(), c.moveCommand(), c.pauseCommand(), c.resumeCommand(),
-		c.checkpointCommand(), c.versionCommand(),
+		c.checkpointCommand(), c.eventsCommand(), c.topCommand(), c.doctorCommand(), c.backupCommand(), c.versionCommand(),
 	)
 	return root
 }

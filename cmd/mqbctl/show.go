@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,22 +16,36 @@ import (
 )
 
 func (c *cli) leasesCommand() *cobra.Command {
-	var watch bool
+	var watch, history bool
+	var route, partition, node string
 	cmd := &cobra.Command{
 		Use:   "leases [ROUTE]",
 		Short: "Show who holds which partition, and what it does",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Show who holds which partition, and what it does. With --history, show who held
+the partitions of one route under their last twenty epochs, and why that ended.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.connect()
 			if err != nil {
 				return err
 			}
 			defer cl.Close()
+			name := cmp.Or(route, strings.Join(args, ""))
+			if history {
+				return show(cmd.Context(), c, watch, func(ctx context.Context) (api.History, error) {
+					return historyOf(ctx, cl, name, partition, node)
+				}, func(w io.Writer, v api.History) { historyTable(w, v, time.Now()) })
+			}
 			return show(cmd.Context(), c, watch, func(ctx context.Context) (api.Leases, error) {
-				return cl.Leases(ctx, strings.Join(args, ""))
+				v, err := cl.Leases(ctx, name)
+				return onlyPartition(onNode(v, node), partition), err
 			}, func(w io.Writer, v api.Leases) { leasesTable(w, v, time.Now()) })
 		},
 	}
+	cmd.Flags().StringVar(&route, "route", "", "only of this `route`")
+	cmd.Flags().StringVar(&partition, "partition", "", "only this `partition`")
+	cmd.Flags().StringVar(&node, "node", "", "only what this `node` holds, or held")
+	cmd.Flags().BoolVar(&history, "history", false, "the last runs of each partition of a route")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again whenever it changes")
 	return cmd
 }

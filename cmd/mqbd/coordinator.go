@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/mqbridge/mqb/cluster/api"
 	"github.com/mqbridge/mqb/lease"
 	"github.com/mqbridge/mqb/lease/etcd"
 	"github.com/mqbridge/mqb/lease/raft"
@@ -22,6 +24,9 @@ type coordinator struct {
 	web net.Listener
 	// voters names the members of the embedded raft that vote; nil without it.
 	voters func(context.Context) map[string]bool
+	// members and backup are of the embedded raft; nil without it.
+	members func(context.Context) []api.Member
+	backup  func(context.Context, io.Writer) error
 	// remove takes a member out of the embedded raft; nil without it.
 	remove func(ctx context.Context, node string) error
 }
@@ -41,6 +46,14 @@ func openCoordinator(ctx context.Context, o options, l net.Listener, advertise s
 	return coordinator{
 		Coordinator: engine, web: engine.Mux(l),
 		voters: func(ctx context.Context) map[string]bool { return voters(ctx, engine) },
+		members: func(ctx context.Context) []api.Member {
+			var out []api.Member
+			for _, m := range engine.Members(ctx) {
+				out = append(out, api.Member(m))
+			}
+			return out
+		},
+		backup: engine.Backup,
 		remove: engine.Remove,
 	}, nil
 }

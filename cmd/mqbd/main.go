@@ -58,6 +58,7 @@ second one stops at once, which is safe too and takes the others longer.`,
 			Run: func(*cobra.Command, []string) { fmt.Fprintln(out, "mqbd", cluster.Version) },
 		},
 		healthCommand(&began),
+		restoreCommand(&began, errOut),
 		drainCommand(&began),
 	)
 	root.SetArgs(args)

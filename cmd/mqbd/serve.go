@@ -77,11 +77,17 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 		return err
 	}
 	cat := catalog.New(catalog.Config{
-		Coordinator: coord, Keys: keys, Cluster: o.Cluster, Registry: registry,
+		Coordinator: coord, Keys: keys, Cluster: o.Cluster, Registry: registry, Env: env,
 		OpenStore: func(ctx context.Context, spec *route.Spec) (checkpoint.Store, func() error, error) {
 			return actors.OpenStore(ctx, registry, spec, env, coord, keys)
 		},
 	})
+	runs := func() []actors.Run {
+		if n := tree.Load(); n != nil {
+			return n.Runs()
+		}
+		return nil
+	}
 	host, _, _ := net.SplitHostPort(advertise)
 	server := api.New(api.Config{
 		Catalog: cat, Coordinator: coord, Keys: keys, Node: o.Name, Cluster: o.Cluster, Version: cluster.Version,
@@ -89,12 +95,13 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 		Ready:  func(context.Context) error { return node.Ready() },
 		Leave:  node.Leave,
 		Voters: coord.voters, RemoveMember: coord.remove,
-		Metrics: api.Metrics(func() []actors.Run {
-			if n := tree.Load(); n != nil {
-				return n.Runs()
-			}
-			return nil
-		}),
+		Metrics: api.Metrics(runs),
+		Events:  node.Events(), Members: coord.members, Backup: coord.backup,
+		Vitals: api.Measure{
+			Node: o.Name, Version: cluster.Version, DataDir: o.DataDir, Coordinator: coord, Keys: keys,
+			Ready: func(context.Context) error { return node.Ready() }, Lease: node.Margins,
+			Runs: runs, InCoordinator: cat.InCoordinator,
+		}.Vitals,
 		Log: log,
 	}).HTTP()
 
