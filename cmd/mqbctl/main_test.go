@@ -206,7 +206,7 @@ func TestExitCodes(t *testing.T) {
 		"done":               {[]string{"leases"}, 0, ""},
 		"no such route":      {[]string{"pause", "nope"}, 1, "not found"},
 		"unknown command":    {[]string{"lease"}, 2, "unknown command"},
-		"unknown subcommand": {[]string{"checkpoint", "shwo", "orders"}, 2, "show or reset"},
+		"unknown subcommand": {[]string{"checkpoint", "shwo", "orders"}, 2, "show, set, reset or adopt"},
 		"unknown flag":       {[]string{"leases", "--wach"}, 2, "unknown flag"},
 		"missing argument":   {[]string{"pause"}, 2, "accepts 1 arg"},
 		"unknown format":     {[]string{"leases", "-o", "xml"}, 2, "table, json or yaml"},
