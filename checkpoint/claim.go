@@ -55,8 +55,9 @@ const maxClaimTries = 64
 // Identify returned, or the store's.
 //
 // A writer session that the record names and that is not our own is ended: when
-// it blocks the claim, and in any case after it, since a frozen predecessor may
-// hold locks on the sink's rows.
+// it blocks the claim, and in any case, since a frozen predecessor may hold locks
+// on the sink's rows. It is one of a lower epoch, whose run is over: the claimer
+// has acquired the partition.
 func Claim(ctx context.Context, store Store, req ClaimRequest) (Claimed, error) {
 	fail := func(err error) (Claimed, error) {
 		return Claimed{}, fmt.Errorf("claim %s with epoch %d: %w", req.Key, req.Epoch, err)
@@ -87,6 +88,12 @@ func Claim(ctx context.Context, store Store, req ClaimRequest) (Claimed, error) 
 		if err != nil {
 			return fail(err)
 		}
+		// Before the record names our session: a predecessor whose end failed, or
+		// was never come to, would be known to nobody afterwards, and what it froze
+		// with in its hands would stay locked.
+		if err := endSession(ctx, store, old.Session, req.Session); err != nil {
+			return fail(err)
+		}
 		err = store.Swap(ctx, req.Key, old.Version, next)
 		switch {
 		case err == nil:
@@ -105,9 +112,6 @@ func Claim(ctx context.Context, store Store, req ClaimRequest) (Claimed, error) 
 			if loadErr != nil || now.Epoch != req.Epoch || now.Run != req.Run || now.Version != next.Version {
 				return fail(err)
 			}
-		}
-		if err := endSession(ctx, store, old.Session, req.Session); err != nil {
-			return fail(err)
 		}
 		return Claimed{Record: next, Resumed: exists && !next.Position.IsZero()}, nil
 	}
