@@ -101,6 +101,11 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	r.committer = c
+	if p := cfg.Claim.Record.Position; !p.IsZero() {
+		// The run before may have ended between its last commit and telling the
+		// source, and without new records nobody would ever tell it.
+		r.settler.durable(p)
+	}
 	started, before := time.Now(), cfg.Stats.Counters()
 	defer func() { cfg.Stats.RunTime.Add(int64(time.Since(started))) }()
 

@@ -202,3 +202,22 @@ func TestPanicOnTheWayOutIsToldAndCounted(t *testing.T) {
 		}
 	})
 }
+
+// An owner that died between its commit and the settlement left the source behind
+// what is durable. Its successor tells it, also when no record comes any more.
+func TestSuccessorTellsTheSourceWhatIsDurableAlready(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		first := reads(0, 10, 10)
+		first.settle = func(context.Context, message.Position) error { return errors.New("broker away") }
+		if _, err := w.claim(tx).run(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		second := &script{}
+		if _, err := w.claim(tx).run(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		if len(first.settled) != 0 || len(second.settled) != 1 || second.settled[0].Compare(pos(10)) != 0 {
+			t.Errorf("settled to %v by the first and to %v by the second run", first.settled, second.settled)
+		}
+	})
+}
