@@ -155,7 +155,7 @@ var faults = []struct{ fault, behaviour string }{
 	{"creates what is gone", "swap_finds_the_record_gone"},
 	{"creates what is gone", "commit_never_creates"},
 	{"compared before the write", "one_winner_of_each_version"},
-	{"epoch instead of version compared", "concurrent_claims_never_lower_the_epoch"},
+	{"compared before the write", "concurrent_claims_never_lower_the_epoch"},
 	{"version ignored", "stale_epoch"},
 	{"version ignored", "stale_run_of_the_same_epoch"},
 	{"version ignored", "record_went_back"},
