@@ -134,13 +134,66 @@ func (s *stack) healthy(t *testing.T) {
 	})
 }
 
-// A user scales the nodes of compose.yml from three to five while routes run, then
-// a container is killed. Images are built here from static programs; the network
-// reaches nothing outside.
-func TestScaledComposeClusterSurvivesAKilledContainer(t *testing.T) {
-	s := &stack{engine: startEngine(t), next: 1}
-	_, err := command(t, 4*time.Minute, s.env, "make", "image", "DOCKER="+docker, "IMAGE=mqb-test")
+// Images are built here from static programs; the networks reach nothing outside.
+func TestComposeFiles(t *testing.T) {
+	e := startEngine(t)
+	_, err := command(t, 4*time.Minute, e.env, "make", "image", "DOCKER="+docker, "IMAGE=mqb-test")
 	must(t, err)
+	t.Run("one node comes back on its volume", func(t *testing.T) { oneNode(t, e) })
+	t.Run("scaled cluster survives a killed container", func(t *testing.T) { scaledCluster(t, e) })
+}
+
+// oneNode is compose.dev.yml: its state is in a volume, so a new container finds
+// the routes and positions of the one before.
+func oneNode(t *testing.T, e *engine) {
+	compose := func(args ...string) (string, error) {
+		files := []string{"-p", "mqbdev", "-f", "deploy/compose.dev.yml", "-f", "test/deploy/testdata/internal.yml"}
+		return command(t, time.Minute, append([]string{"MQB_IMAGE=mqb-test"}, e.env...), dockerCompose, append(files, args...)...)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := compose("logs", "--no-color", "--tail=60")
+			t.Log(out)
+		}
+		if _, err := compose("down", "-v", "-t", "2"); err != nil {
+			t.Error(err)
+		}
+	})
+	done := func() {
+		t.Helper()
+		must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
+			out, err := compose("exec", "-T", "mqbd", "mqbctl", "leases")
+			if err == nil && !(strings.Contains(out, "done") && strings.Contains(out, "orders.csv")) {
+				err = fmt.Errorf("not done:\n%s", out)
+			}
+			return err
+		}))
+	}
+	_, err := compose("up", "-d", "--no-build")
+	must(t, err)
+	files := e.volume("mqbdev_files")
+	must(t, os.WriteFile(filepath.Join(files, "in", "orders.csv"), []byte("id\n1\n2\n"), 0o644))
+	const routes = `{routes: {orders: {input: {file: {path: "/files/in/*.csv", format: csv}}, output: {file: {path: /files/out, format: json, name_by: source_position}}, roll: {age: 1s}}}}`
+	must(t, os.WriteFile(filepath.Join(files, "routes.yaml"), []byte(routes), 0o644))
+	must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
+		_, err := compose("exec", "-T", "mqbd", "mqbctl", "apply", "-f", "/files/routes.yaml")
+		return err
+	}))
+	done()
+	_, err = compose("up", "-d", "--no-build", "--force-recreate")
+	must(t, err)
+	done()
+	report, err := checker.Parts(filepath.Join(files, "out"), 2)
+	must(t, err)
+	if !report.OK() {
+		t.Error(report)
+	}
+}
+
+// scaledCluster is compose.yml: scaled from three nodes to five while routes run,
+// then a container is killed.
+func scaledCluster(t *testing.T, e *engine) {
+	s := &stack{engine: e, next: 1}
 	mqbd := filepath.Join(root(t), "bin", "image", "mqbd")
 	s.image(t, "mqb-test-etcd", harness.EtcdBinary(t), mqbd)
 	s.image(t, "mqb-test-versitygw", harness.S3Binary(t), mqbd)
@@ -165,16 +218,22 @@ func TestScaledComposeClusterSurvivesAKilledContainer(t *testing.T) {
 	}
 
 	five := s.scale(t, 5)
-	s.write(t, 1500)
-	before := s.spread(t, five)
+	s.write(t, 500)
+	s.spread(t, five)
 
 	// compose exec goes to the first container, so another one is killed.
 	first := s.nodes(t, "label=com.docker.compose.container-number=1")[0]
 	victim := five[slices.IndexFunc(five, func(n string) bool { return n != first })]
 	rest := slices.DeleteFunc(slices.Clone(five), func(n string) bool { return n == victim })
-	if before.Count("running", victim) == 0 {
-		t.Fatalf("%s is not at work: %v", victim, before)
-	}
+	s.write(t, 1500)
+	var before fleet.Leases
+	must(t, fleet.Eventually(t.Context(), time.Minute, func() (err error) {
+		before, err = s.leases(t, first)
+		if err == nil && before.Count("running", victim) == 0 {
+			err = fmt.Errorf("%s is not at work: %v", victim, before)
+		}
+		return err
+	}))
 	_, err = s.docker(t, "kill", victim)
 	must(t, err)
 	after := s.spread(t, rest)
@@ -222,6 +281,14 @@ func TestScaledComposeClusterSurvivesAKilledContainer(t *testing.T) {
 		t.Errorf("%d records in S3 for %d partitions", records, inputs)
 	}
 
+	// What a preStop hook does, in an image without a shell.
+	_, err = s.docker(t, "exec", rest[1], "mqbd", "drain")
+	must(t, err)
+	l, err := s.leases(t, rest[0])
+	must(t, err)
+	if l.Count("", rest[1]) != 0 {
+		t.Errorf("%s is not empty: %v", rest[1], l)
+	}
 	// SIGTERM hands over within the time that compose gives.
 	_, err = s.compose(t, "stop", "mqbd")
 	must(t, err)

@@ -94,6 +94,9 @@ func TestManifestsFollowTheTypesOfKubernetes(t *testing.T) {
 	if p := c.ReadinessProbe; p == nil || p.Exec == nil || c.LivenessProbe != nil {
 		t.Errorf("probes: %+v %+v", c.ReadinessProbe, c.LivenessProbe)
 	}
+	if l := c.Lifecycle; l == nil || l.PreStop == nil || l.PreStop.Exec == nil || l.PreStop.Exec.Command[1] != "drain" {
+		t.Errorf("nothing drains before a stop: %+v", l)
+	}
 	mounted := map[string]bool{}
 	for _, v := range c.VolumeMounts {
 		mounted[v.Name] = true
