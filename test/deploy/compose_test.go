@@ -139,6 +139,15 @@ func TestComposeFiles(t *testing.T) {
 	e := startEngine(t)
 	_, err := command(t, 4*time.Minute, e.env, "make", "image", "DOCKER="+docker, "IMAGE=mqb-test")
 	must(t, err)
+	t.Run("the routes of compose.yml are exactly-once", func(t *testing.T) {
+		out, err := command(t, time.Minute, []string{"DB_PASSWORD=x", "S3_SECRET=x"}, "bin/image/mqbctl", "explain", "deploy/routes.yaml")
+		must(t, err)
+		for _, line := range []string{"payments: exactly-once\n", "orders: exactly-once\n"} {
+			if !strings.Contains(out, line) {
+				t.Errorf("no %q in\n%s", line, out)
+			}
+		}
+	})
 	t.Run("one node comes back on its volume", func(t *testing.T) { oneNode(t, e) })
 	t.Run("scaled cluster survives a killed container", func(t *testing.T) { scaledCluster(t, e) })
 }

@@ -44,6 +44,8 @@ func startEngine(t *testing.T) *engine {
 	config := filepath.Join(dir, "daemon.json")
 	must(t, os.WriteFile(config, []byte(`{"deprecated-key-path": "`+filepath.Join(dir, "key.json")+`"}`), 0o600))
 	group := filepath.Base(dir)
+	// An empty /run hides what the engine would share with another one, and systemd,
+	// without which it looks after the control groups itself.
 	p := harness.Start(t, harness.Spec{
 		Name: "dockerd",
 		Path: "unshare",
