@@ -347,11 +347,12 @@ func TestClosedGateWritesNothingMore(t *testing.T) {
 	all(t, func(t *testing.T, w *world, kind string) {
 		w.spec.CheckpointInterval, w.spec.Roll.Age = time.Hour, time.Hour
 		var before []string
+		var version uint64
 		l := w.claim(kind)
 		s := reads(0, 10, 10)
 		s.steps = append(s.steps, func(context.Context) (*message.Batch, error) {
 			time.Sleep(time.Second)
-			before = w.content()
+			before, version = w.content(), w.record().Version
 			w.gate = func() error { return connectors.ErrGateClosed }
 			return batch(10, 20), nil
 		})
@@ -361,6 +362,9 @@ func TestClosedGateWritesNothingMore(t *testing.T) {
 		}
 		if got := w.content(); !slices.Equal(got, before) {
 			t.Errorf("written behind the gate: %v", got[len(before):])
+		}
+		if got := w.record().Version; got != version {
+			t.Errorf("the record went from version %d to %d behind the gate", version, got)
 		}
 		if c.Returned == 0 {
 			t.Errorf("%+v", c)

@@ -90,6 +90,7 @@ func TestCrashAtAnyStepOfThePartProtocol(t *testing.T) {
 							ctx, cancel := context.WithCancel(t.Context())
 							defer cancel()
 							l := w.claim(part)
+							w.spec.Roll.Records += 3
 							w.gate = func() error {
 								if seen++; seen == n && try < 4 {
 									return errCrash
@@ -137,7 +138,7 @@ func promise(t *testing.T, w *world, keep func(int64) bool) checkpoint.Intent {
 	w.onPublish = nil
 	w.spec.Roll.Records = 1_000_000
 	in := w.record().Intents
-	if len(in) != 1 || in[0].Name != "part-010-019" {
+	if len(in) != 1 || in[0].Name != "part-010-019" || in[0].Generation != 1 {
 		t.Fatalf("intents %+v", in)
 	}
 	return in[0]

@@ -119,7 +119,7 @@ func TestStoreThatFellBackToAnOlderCopyStopsThePartition(t *testing.T) {
 	fleettest.Must(t, os.RemoveAll(records))
 	fleettest.Must(t, os.CopyFS(records, os.DirFS(older)))
 	fleettest.Start(t, f, "n1")
-	fleettest.Must(t, f.Until(t.Context(), time.Minute, "the partition stops", func(l fleet.Leases) bool {
+	fleettest.Must(t, f.Until(t.Context(), 15*time.Second, "the partition stops", func(l fleet.Leases) bool {
 		return len(l) == 1 && l[0].State == "quarantined" && strings.Contains(l[0].Reason, "was claimed")
 	}))
 	doubled(t, out, rows)
