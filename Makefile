@@ -2,6 +2,8 @@
 #   make demo    three nodes, a kill and a freeze, and a checker that counts every row
 #   make check   build, vet, staticcheck and the short tests: the loop while working
 #   make test    everything, with real servers; what CI runs
+#   make scenarios  each scenario of docs/scenarios.md by name, with its result
+#   make mutants    each guard taken out, one at a time, and the test that turns red
 #   make bench   throughput, failover and fence cost, with their spread
 #   make build   bin/mqbd and bin/mqbctl
 #   make image   the container image $(IMAGE); make up, make down: deploy/compose.yml
@@ -19,7 +21,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Packages whose tests start servers; make check leaves them to make test.
 NEED_SERVERS := /test/|/connectors/(kafka|sqlx)|/dial/|/checkpoint/(postgres|mysql|s3|mongodb)|/lease/etcd|/cmd/mqbd
 
-.PHONY: build check test bench demo lint image up down clean
+.PHONY: build check test scenarios mutants bench demo lint image up down clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/mqbd ./cmd/mqbctl
@@ -36,6 +38,12 @@ lint:
 
 test:
 	./test/run.sh
+
+scenarios:
+	$(GO) run ./test/scenarios/run $(SCENARIOS)
+
+mutants:
+	$(GO) run ./test/mutants $(MUTANTS)
 
 bench:
 	CGO_ENABLED=0 $(GO) run ./test/bench $(BENCH)
