@@ -57,7 +57,6 @@ type world struct {
 	mu       sync.Mutex
 	failures []string
 	story    []string
-	panicked bool // a middleware was made to
 }
 
 // simRoute is a route with its input.
