@@ -150,9 +150,14 @@ func newTables(m *mirrors, k lease.Keys) *tables {
 	}
 }
 
-func (t *tables) update() {
+// membership takes over what every node looks at, leader or not.
+func (t *tables) membership() {
 	t.nodes.update()
 	t.cordons.update()
+}
+
+// update takes the rest over, which is most of it.
+func (t *tables) update() {
 	t.pins.update()
 	t.routes.update()
 	t.partitions.update()

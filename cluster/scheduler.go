@@ -131,7 +131,7 @@ func (s *scheduler) step(ctx context.Context) (wake time.Time) {
 	if !s.mirrors.synced() {
 		return time.Time{}
 	}
-	s.tables.update()
+	s.tables.membership()
 	now := time.Now()
 	here := make(map[string]int64, len(s.tables.nodes.rows))
 	for name, n := range s.tables.nodes.rows {
@@ -150,6 +150,7 @@ func (s *scheduler) step(ctx context.Context) (wake time.Time) {
 		return s.tenure.next(now)
 	}
 	s.takeUp()
+	s.tables.update()
 	if behind := s.behind(now); !behind.IsZero() {
 		return behind
 	}

@@ -1,7 +1,7 @@
 // Bench measures what docs/performance.md publishes: throughput of mqbctl run,
 // counted at the sink, beside a build whose fence does not compare; the cost of
-// the fence as the product counts it; and how long a partition stands still in a
-// failover and in a hand-off. Variants alternate in one run, since absolute
+// the fence as the product counts it; what planning and an idle cluster cost at
+// scale; and how long a partition stands still in a failover and in a hand-off. Variants alternate in one run, since absolute
 // figures move with the machine.
 package main
 
@@ -24,7 +24,7 @@ import (
 var (
 	runs  = flag.Int("n", 5, "timed runs of each variant")
 	moves = flag.Int("moves", 10, "kills, and drains, of the failover benchmark")
-	only  = flag.String("only", "", "comma separated: csv, jsonl, jsonl-long, kafka-parts, kafka-postgres, failover; default all")
+	only  = flag.String("only", "", "comma separated: csv, jsonl, jsonl-long, kafka-parts, kafka-postgres, scale, failover; default all")
 	peer  = flag.String("peer", "", "shell command that writes $IN as JSON lines to $OUT: runs beside csv and jsonl in the same alternation")
 )
 
@@ -89,6 +89,11 @@ func run(ctx context.Context) error {
 				fence = fmt.Sprintf("%.2f", spreadOf(r.fence).median)
 			}
 			fmt.Printf("| %s | %s | %s | %.2f | %.0f | %s |\n", r.job, r.variant, r.rate, r.cpu.median, r.rssMiB, fence)
+		}
+	}
+	if wanted("scale") {
+		if err := w.scale(ctx); err != nil {
+			return err
 		}
 	}
 	if wanted("failover") {
