@@ -153,7 +153,7 @@ type Node struct {
 type Cordon struct {
 	// Drain: no new partitions, and the ones it has move away.
 	Drain bool `json:"drain"`
-	// Exclude: no new partitions; the ones it has stay.
+	// Exclude: no new partitions that another node could hold; those it has stay.
 	Exclude bool `json:"exclude,omitempty"`
 	// Routes are those that the node is excluded for, by name, with their uids: a
 	// route created again under the name is not meant.

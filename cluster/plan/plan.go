@@ -45,8 +45,8 @@ type Node struct {
 	Settled bool
 	// Draining: an operator wants it empty.
 	Draining bool
-	// Excluded: it gets nothing more and keeps what it has; balance neither gives
-	// to it nor takes from it.
+	// Excluded: it gets nothing more that another node could hold, and keeps what it
+	// has; balance neither gives to it nor takes from it.
 	Excluded bool
 	// Labels that rules may ask for.
 	Labels map[string]string
@@ -292,9 +292,11 @@ func (p *planner) place(waiting []int) {
 		if part.Node != "" {
 			if n, ok := p.index[part.Node]; !ok {
 				part.unplaced = "its node " + part.Node + " is not in the cluster"
-			} else if why := part.scope.closedTo(p.nodes, n); why != "" {
+			} else if p.nodes[n].Draining {
+				part.unplaced = "its node " + part.Node + " is draining"
+			} else if why := part.scope.barred[n]; why != "" {
 				part.unplaced = "its node " + part.Node + " " + why
-			} else {
+			} else { // exclusion is about choices, and here is none
 				p.put(i, n)
 			}
 			continue

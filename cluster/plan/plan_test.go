@@ -241,6 +241,9 @@ func TestPlanPlacesWhatCanBePlacedAndSaysWhyNot(t *testing.T) {
 			if ok && !mayHold(w.in.Rules[part.Route], alive[at]) && !p.Deferred {
 				t.Fatalf("%v is on %s, which its rule bars", part.Key, at)
 			}
+			if n, here := alive[part.Node]; !ok && here && !n.Draining && mayHold(w.in.Rules[part.Route], n) {
+				t.Fatalf("%v is on no node, and its own is here", part.Key)
+			}
 			for _, n := range w.in.Nodes {
 				if !ok && part.Node == "" && mayGet(w.in.Rules[part.Route], n) {
 					t.Fatalf("%v is on no node, though %s may have it", part.Key, n.Name)
@@ -254,7 +257,8 @@ func TestPlanPlacesWhatCanBePlacedAndSaysWhyNot(t *testing.T) {
 		}
 		for _, c := range p.Changes {
 			i := slices.IndexFunc(w.in.Partitions, func(p plan.Partition) bool { return p.Key == c.Key })
-			if c.To != "" && !mayGet(w.in.Rules[c.Route], alive[c.To]) && w.in.Owners[c.Key] != c.To && w.in.Partitions[i].Pin != c.To {
+			if c.To != "" && !mayGet(w.in.Rules[c.Route], alive[c.To]) && w.in.Owners[c.Key] != c.To &&
+				w.in.Partitions[i].Pin != c.To && w.in.Partitions[i].Node != c.To {
 				t.Fatalf("%v moved to %s, which gets nothing", c.Key, c.To)
 			}
 			if c.To != "" && (alive[c.To].Draining || !mayHold(w.in.Rules[c.Route], alive[c.To])) {

@@ -20,7 +20,8 @@ func (c *cli) excludeCommand() *cobra.Command {
 		Use:   "exclude NODE",
 		Short: "Give a node no more partitions; what it has stays",
 		Long: `Give a node no more partitions, of all routes or of one. What it has stays with
-it, and balance neither gives to it nor takes from it. To empty a node, use drain.`,
+it, and balance neither gives to it nor takes from it. Files on its own disk are
+its own all the same. To empty a node, use drain.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.nodeOrder(cmd, "exclude", args[0], func(ctx context.Context, cl *client.Client) error {
