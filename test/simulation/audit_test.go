@@ -30,7 +30,7 @@ import (
 //	    epilogue: another route goes on
 func (w *world) audit() {
 	w.exactlyOnce()
-	for _, name := range w.names() {
+	for _, name := range w.able() {
 		for _, s := range w.alive[name].status() {
 			w.countersAddUp(name, s)
 			if s.Guarantee != string(route.ExactlyOnce) {

@@ -181,6 +181,7 @@ func (x *partWriter) Publish(ctx context.Context, in checkpoint.Intent) error {
 	if err := x.claim.Gate(); err != nil {
 		return err
 	}
+	x.s.p.w.ledger.open(x.s.p)
 	x.mu.Lock()
 	p := x.sealed[in.Name]
 	x.mu.Unlock()

@@ -107,7 +107,7 @@ func (f *feed) Open(ctx context.Context, claim connectors.Claim) (connectors.Rea
 	if err != nil {
 		return nil, err
 	}
-	return &reader{f: f, log: l, claim: claim, at: at, pool: message.NewPool(claim.Budget, batchBytes)}, nil
+	return &reader{f: f, log: l, claim: claim, at: at, size: int(claim.Epoch), pool: message.NewPool(claim.Budget, batchBytes)}, nil
 }
 
 func (f *feed) Check(context.Context) error { return nil }

@@ -105,13 +105,18 @@ func (w *world) act(later func(time.Duration, func()), span func(from, to time.D
 		w.tell("%s crashes", name)
 		w.crash(name)
 		later(span(100*time.Millisecond, 5*time.Second), restart)
-	case draw < 15:
+	case draw < 15 && !p.lost:
 		w.tell("%s leaves", name)
 		w.leave(name)
 		later(span(2*time.Second, 6*time.Second), restart)
 	case draw < 17:
-		w.tell("%s freezes", name)
+		// One node in a history may stay frozen to its end, whatever it holds.
+		forGood := w.seed%3 == 0 && len(w.able()) == len(nodes)
+		w.tell("%s freezes (for good: %v)", name, forGood)
 		p.freeze()
+		p.mu.Lock()
+		p.lost = forGood
+		p.mu.Unlock()
 		later(span(300*time.Millisecond, 8*time.Second), func() { w.tell("%s thaws", name); p.thaw() })
 	case draw < 19:
 		w.tell("%s is cut off from the coordinator", name)
@@ -230,7 +235,7 @@ func (w *world) settled() error {
 		}
 	}
 	running := map[string]int{}
-	for _, name := range w.names() {
+	for _, name := range w.able() {
 		for _, s := range w.alive[name].status() {
 			if s.State != lease.StateRunning {
 				return fmt.Errorf("%s has %s/%s as %s: %s", name, s.Route, s.Partition, s.State, s.Error)
@@ -286,8 +291,11 @@ func (w *world) epilogue() {
 	if which > gap {
 		return
 	}
-	for _, name := range w.names() {
+	for _, name := range w.able() {
 		w.leave(name)
+	}
+	for _, name := range w.names() {
+		w.crash(name)
 	}
 	<-time.After(10 * time.Second)
 	harmed, other := w.routes[1], w.routes[0]
@@ -339,7 +347,7 @@ func (w *world) told(what string) bool {
 // end stops everything, in order or hard, and sees that nothing is left.
 func (w *world) end() {
 	for _, name := range w.names() {
-		if w.rng.IntN(2) == 0 {
+		if w.rng.IntN(2) == 0 && !w.alive[name].lost {
 			w.leave(name)
 		} else {
 			w.crash(name)

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,6 +24,7 @@ type ledger struct {
 	counters map[string]uint64            // by key of the coordinator
 	owned    map[string]map[uint64]string // by owner key: which instance had an epoch
 	restored bool                         // the counters went back: they may give epochs twice
+	term     int64                        // of the scheduler, the highest that was taken
 }
 
 func newLedger(w *world) *ledger {
@@ -41,6 +43,7 @@ func (l *ledger) record(key string) checkpoint.Record {
 func (l *ledger) txn(_ []lease.Compare, ops []lease.Op, run func() (lease.Result, error)) (lease.Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	before := l.owners(ops)
 	res, err := run()
 	if err != nil || !res.Succeeded {
 		return res, err
@@ -61,11 +64,32 @@ func (l *ledger) txn(_ []lease.Compare, ops []lease.Op, run func() (lease.Result
 			l.counted(op.Key, string(op.Value))
 		case strings.HasPrefix(op.Key, l.keys.Owners()):
 			if o, err := lease.Decode[lease.Owner](op.Value); err == nil {
-				l.acquired(op.Key, o)
+				l.acquired(op.Key, o, before[op.Key])
+			}
+		case op.Key == l.keys.Scheduler():
+			if leader, err := lease.Decode[lease.Leader](op.Value); err == nil {
+				l.elected(leader)
+			}
+		case strings.HasPrefix(op.Key, l.keys.Assignments()):
+			if a, err := lease.Decode[lease.Assignment](op.Value); err == nil && a.Term < l.term {
+				l.w.failf("%s is written in term %d, the scheduler's is %d", op.Key, a.Term, l.term)
 			}
 		}
 	}
 	return res, nil
+}
+
+// owners are those that stand under the owner keys which ops write.
+func (l *ledger) owners(ops []lease.Op) map[string]lease.Owner {
+	out := map[string]lease.Owner{}
+	for _, op := range ops {
+		if op.Kind == lease.OpPut && strings.HasPrefix(op.Key, l.keys.Owners()) {
+			if kv, _, _ := l.w.operator.Client.Get(context.Background(), op.Key); kv != nil {
+				out[op.Key], _ = lease.Decode[lease.Owner](kv.Value)
+			}
+		}
+	}
+	return out
 }
 
 // swap runs the swap of a store outside the coordinator, in the same order as all others.
@@ -130,8 +154,19 @@ func (l *ledger) counted(key, value string) {
 	l.counters[key] = n
 }
 
-// acquired checks an owner's epoch. Called under l.mu.
-func (l *ledger) acquired(key string, o lease.Owner) {
+// elected checks a scheduler's term. Called under l.mu.
+func (l *ledger) elected(leader lease.Leader) {
+	if leader.Term <= l.term {
+		l.w.failf("%s is the scheduler in term %d, which is behind %d", leader.Node, leader.Term, l.term)
+	}
+	l.term = leader.Term
+}
+
+// acquired checks an owner and its epoch. Called under l.mu.
+func (l *ledger) acquired(key string, o, before lease.Owner) {
+	if before.Instance != "" && before.Instance != o.Instance {
+		l.w.failf("%s takes %s, which %s holds since epoch %d", o.Instance, key, before.Instance, before.Epoch)
+	}
 	if l.owned[key] == nil {
 		l.owned[key] = map[uint64]string{}
 	}
@@ -162,4 +197,16 @@ func (l *ledger) promised(key string, epoch uint64, name string) {
 	if !slices.ContainsFunc(rec.Intents, func(in checkpoint.Intent) bool { return in.Name == name }) {
 		l.w.failf("epoch %d creates part %s, which the record of epoch %d does not promise (invariant 1)", epoch, name, rec.Epoch)
 	}
+}
+
+// open checks that a gate which lets a write through belongs to a lease that lives:
+// a node that cannot prove its lease writes nothing.
+func (l *ledger) open(p *process) {
+	kv, _, _ := l.w.operator.Client.Get(context.Background(), l.keys.Node(p.name))
+	if kv != nil {
+		if n, err := lease.Decode[lease.Node](kv.Value); err == nil && n.Instance == p.instance() {
+			return
+		}
+	}
+	l.w.failf("%s writes through an open gate and has no lease", p.instance())
 }

@@ -40,6 +40,7 @@ type process struct {
 	mu     sync.Mutex
 	frozen chan struct{} // closed by thaw; nil while it is not frozen
 	dead   chan struct{} // closed by crash
+	lost   bool          // it is never thawed
 	panics int           // how many of the next batches make the middleware panic
 	calls  map[string]uint64
 }
@@ -53,7 +54,7 @@ func (w *world) start(name string) {
 	// Every life has a clock of its own: none starts where another one does.
 	offset := time.Duration(w.rng.Int64N(int64(time.Hour)))
 	cfg := cluster.Config{
-		Name: name, Instance: fmt.Sprintf("%s-%d", name, p.life), Cluster: clusterName, Address: name + ":1", Version: "simulated",
+		Name: name, Instance: p.instance(), Cluster: clusterName, Address: name + ":1", Version: "simulated",
 		Coordinator: p.link, Registry: p.registry(), Budget: p.budget,
 		Log:    slog.New(&journal{w: w}).With("node", name, "life", p.life),
 		Timing: actors.Timing{Drain: 2 * time.Second, Wedge: time.Second, Quarantine: 2 * time.Second, BackoffMax: time.Second},
@@ -80,6 +81,8 @@ func (w *world) start(name string) {
 	w.alive[name] = p
 	w.all = append(w.all, p)
 }
+
+func (p *process) instance() string { return fmt.Sprintf("%s-%d", p.name, p.life) }
 
 // crash ends a life as SIGKILL does: nothing more leaves the process, its lease
 // runs out, the systems behind its connections see them closed.
@@ -122,7 +125,7 @@ func (p *process) freeze() {
 func (p *process) thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.frozen != nil {
+	if p.frozen != nil && !p.lost {
 		close(p.frozen)
 		p.frozen = nil
 	}
@@ -214,7 +217,7 @@ func (p *process) fate(what string) fate {
 		return fate{lost: true}
 	case x < 0.10:
 		return fate{slow: time.Duration(r.Int64N(int64(300 * time.Millisecond)))}
-	case x < 0.103:
+	case x < 0.103, x < 0.13 && what == "bucket create":
 		return fate{slow: 2*time.Second + time.Duration(r.Int64N(int64(5*time.Second))), lost: r.IntN(2) == 0}
 	}
 	return fate{}

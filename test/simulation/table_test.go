@@ -320,6 +320,7 @@ func (g *txn) Commit(ctx context.Context, swap connectors.Swap) error {
 		x.s.t.unlock(swap.Key, x.session)
 		return err
 	}
+	x.s.p.w.ledger.open(x.s.p)
 	err = x.s.p.call(ctx, "table commit", func() error { return x.s.t.commit(swap.Key, x.session, swap, rows) })
 	if errors.Is(err, checkpoint.ErrConflict) {
 		held := swap.Record

@@ -88,7 +88,7 @@ func (r *simRoute) spec() string {
   batch_size: %d
   checkpoint_interval: 200ms
   roll: {records: %d, age: %dms}
-`, r.name, r.name, secret, r.sink, 4+r.turn%5, 3+r.turn%4, 200+100*(r.turn%3))
+`, r.name, r.name, secret, r.sink, 4+r.turn%5, 3+r.turn%7, 20+90*(r.turn%4))
 }
 
 func (r *simRoute) has(i int, n int64) bool {
@@ -344,3 +344,13 @@ func (sieve) Close() error { return nil }
 
 // names of the nodes that live, in order: a map's order is no part of a seed.
 func (w *world) names() []string { return slices.Sorted(maps.Keys(w.alive)) }
+
+// able are those that are not frozen for good.
+func (w *world) able() (out []string) {
+	for _, name := range w.names() {
+		if !w.alive[name].lost {
+			out = append(out, name)
+		}
+	}
+	return out
+}
