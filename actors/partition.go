@@ -56,7 +56,10 @@ type partitionActor struct {
 	done     bool
 	seq      int // of the back-off, or of the lost lease, that is waited for
 
-	before    string    // how the last run ended, in words
+	before string // how the last run ended, in words
+	// outdated: the route changed during the last attempt, so what that met may be
+	// mended already.
+	outdated  bool
 	failures  int       // in a row
 	failingAt time.Time // first of those that got nowhere
 	panics    []time.Time
@@ -175,6 +178,7 @@ func (a *partitionActor) overdue(msg overdue) {
 // ended decides what follows an attempt.
 func (a *partitionActor) ended(out outcome) {
 	a.observe(out)
+	a.outdated = a.cur.route.Rev != a.route.Rev
 	a.cur, a.held = nil, out.kept
 	if out.progressed {
 		a.failures, a.failingAt = 0, time.Time{}
@@ -258,6 +262,10 @@ func (a *partitionActor) failed(out outcome) {
 		}
 		a.tryAgain(out.err)
 	default:
+		if a.outdated {
+			a.tryAgain(out.err)
+			return
+		}
 		a.retry(t.Quarantine, out.err)
 	}
 }

@@ -77,7 +77,10 @@ func (c *Catalog) Adopt(ctx context.Context, name string, opts AdoptOptions) ([]
 				return fmt.Errorf("%w; %d of %d records were adopted, and the rest is when it is asked for again", err, i, len(found))
 			}
 		}
-		return nil
+		if len(found) == 0 {
+			return nil
+		}
+		return c.wake(ctx, e.Name)
 	})
 	return out, err
 }

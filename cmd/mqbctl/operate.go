@@ -23,8 +23,8 @@ func (c *cli) setCommand() *cobra.Command {
 offset, the number of a record in a file), earliest or latest. The running owner
 is fenced and goes on there. What lies between is left out, or written again.
 
-Refused where the output knows its records by the series of the whole route
-(parts): there, only checkpoint reset is safe.`,
+Where the output knows its records by the series of the whole route (parts), a
+partition is set forward only; checkpoint reset goes back.`,
 		Args: cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl, err := c.connect()

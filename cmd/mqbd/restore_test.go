@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"testing"
 
@@ -35,19 +36,16 @@ func records(t *testing.T, dir string) map[string]int {
 	return seen
 }
 
-// TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing: its epoch
-// counters and floors are behind what the checkpoint store has seen since; the
-// store refuses the first runs, and that lifts the counters.
-func TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
+// restoring runs the three files of fileRoute, takes a backup early, goes on through
+// two more epochs, dies, and starts what the backup makes. edit changes the route.
+func restoring(t *testing.T, dir string, edit func(text []byte) []byte) *process {
+	t.Helper()
 	routes := fileRoute(t, dir)
 	text, err := os.ReadFile(routes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = bytes.Replace(text, []byte("    roll:"), fmt.Appendf(nil, "    checkpoint_store: %q\n    roll:", "file://"+filepath.Join(dir, "positions")), 1)
-	text = bytes.Replace(text, []byte("messages_per_second: 500"), []byte("messages_per_second: 2500"), 1)
+	text = bytes.Replace(edit(text), []byte("messages_per_second: 500"), []byte("messages_per_second: 1500"), 1)
 	if err := os.WriteFile(routes, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +61,21 @@ func TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing(t *tes
 	if err := os.WriteFile(file, backup.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Two more epochs, and more parts, that the backup knows nothing of.
 	for want := uint64(2); want <= 3; want++ {
 		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		p.wait()
 		p = start(t, dir, nil, append(args, filepath.Join(dir, "before"))...)
-		eventually(t, "running again", all, func(v api.Leases) bool { return running(v) && v.Leases[0].Epoch == want })
+		eventually(t, "running again", all, func(v api.Leases) bool {
+			n := 0
+			for _, l := range v.Leases {
+				if l.Epoch == want && l.Position != "" {
+					n++
+				}
+			}
+			return n == 3
+		})
 	}
 	_ = p.cmd.Process.Kill()
 	p.wait()
@@ -83,8 +88,20 @@ func TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing(t *tes
 	if code := execute([]string{"restore", "--name", "n1", "--data-dir", after, file}, &out, &errOut); code != 5 {
 		t.Errorf("restore over a member's state: code %d", code)
 	}
-	p = start(t, dir, nil, append(args, after)...)
-	v := eventually(t, "at the end of the input", all, func(v api.Leases) bool {
+	return start(t, dir, nil, append(args, after)...)
+}
+
+// finished waits until everything was read, and finds each record once in the parts.
+func finished(t *testing.T, p *process, dir string) api.Leases {
+	t.Helper()
+	var last api.Leases
+	defer func() {
+		if t.Failed() {
+			t.Logf("last seen: %+v", last)
+		}
+	}()
+	v := eventually(t, "at the end of the input", func(ctx context.Context) (api.Leases, error) { return p.Leases(ctx, "") }, func(v api.Leases) bool {
+		last = v
 		n := 0
 		for _, l := range v.Leases {
 			if l.State == lease.StateDone && l.Position == "5000" {
@@ -93,11 +110,6 @@ func TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing(t *tes
 		}
 		return n == 3
 	})
-	for _, l := range v.Leases {
-		if l.Epoch <= 3 {
-			t.Errorf("%s goes on under epoch %d, which was used before", l.Partition, l.Epoch)
-		}
-	}
 	seen := records(t, filepath.Join(dir, "out"))
 	if len(seen) != 15000 {
 		t.Errorf("%d different records of 15000", len(seen))
@@ -107,9 +119,61 @@ func TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing(t *tes
 			t.Fatalf("%s is there %d times", line, n)
 		}
 	}
+	return v
+}
+
+// TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing: its epoch
+// counters and floors are behind what the checkpoint store has seen since; the
+// store refuses the first runs, and that lifts the counters.
+func TestACoordinatorRestoredFromAnOldBackupLosesNothingAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := restoring(t, dir, func(text []byte) []byte {
+		store := fmt.Appendf(nil, "    checkpoint_store: %q\n    roll:", "file://"+filepath.Join(dir, "positions"))
+		return bytes.Replace(text, []byte("    roll:"), store, 1)
+	})
+	for _, l := range finished(t, p, dir).Leases {
+		if l.Epoch <= 3 {
+			t.Errorf("%s goes on under epoch %d, which was used before", l.Partition, l.Epoch)
+		}
+	}
 	// The fence that lifted the counters is in the history.
 	h, err := p.History(t.Context(), "csv", "f0.csv")
 	if err != nil || len(h.Runs) < 3 || h.Runs[1].End != "fence: the record holds epoch 3" || h.Runs[2].End != lease.EndLost {
 		t.Errorf("history %+v %v", h, err)
 	}
+}
+
+// TestPositionsThatWentBackBehindPartsStopUntilAPersonSetsThem: the backup holds the
+// positions themselves. The parts beyond them are the second witness, and say
+// where to go on.
+func TestPositionsThatWentBackBehindPartsStopUntilAPersonSetsThem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := restoring(t, dir, func(text []byte) []byte { return text })
+	ask := func(ctx context.Context) (api.Leases, error) { return p.Leases(ctx, "") }
+	v := eventually(t, "stopped", ask, func(v api.Leases) bool {
+		n := 0
+		for _, l := range v.Leases {
+			if l.State == lease.StateQuarantined {
+				n++
+			}
+		}
+		return n == 3
+	})
+	advice := regexp.MustCompile(`to record (\d+) if`)
+	for _, l := range v.Leases {
+		m := advice.FindStringSubmatch(l.Reason)
+		if m == nil {
+			t.Fatalf("%s does not say where to go on: %s", l.Partition, l.Reason)
+		}
+		_, err := p.SetCheckpoint(t.Context(), "csv", api.SetRequest{Partition: l.Partition, Value: "1"})
+		if e := api.AsError(err); e == nil || e.Code != api.CodeRefused {
+			t.Errorf("%s set back into its parts: %v", l.Partition, err)
+		}
+		if _, err := p.SetCheckpoint(t.Context(), "csv", api.SetRequest{Partition: l.Partition, Value: m[1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finished(t, p, dir)
 }

@@ -123,7 +123,9 @@ func (w *parts) checkParts() error {
 	for _, in := range w.claim.Record.Intents {
 		announced[in.Name] = true
 	}
-	return w.names(func(name string) error {
+	// The furthest of them is told: from behind it on, nothing is there yet.
+	beyond, last := "", int64(-1)
+	err := w.names(func(name string) error {
 		if epoch, ok := spoolEpoch(name, w.key); ok {
 			// (A spool that is gone also stops a zombie; the test that has to see one
 			// do damage leaves it there.)
@@ -138,13 +140,20 @@ func (w *parts) checkParts() error {
 		if !ok || key != w.key || r.Last < position || announced[name] || w.isCovered(r) {
 			return nil
 		}
-		return &connectors.Error{
-			Class: connectors.ClassRegressed,
-			Err: fmt.Errorf("%w: file sink: partition %s: part %s ends at record %d, but the position is record %d",
-				checkpoint.ErrRegressed, w.claim.Partition.ID, name, r.Last, position),
-			Hint: fmt.Sprintf("set the position of this partition to record %d if the parts are right, or move the parts from record %d on away", r.Last+1, position),
+		if r.Last > last {
+			beyond, last = name, r.Last
 		}
+		return nil
 	})
+	if err != nil || beyond == "" {
+		return err
+	}
+	return &connectors.Error{
+		Class: connectors.ClassRegressed,
+		Err: fmt.Errorf("%w: file sink: partition %s: part %s ends at record %d, but the position is record %d",
+			checkpoint.ErrRegressed, w.claim.Partition.ID, beyond, last, position),
+		Hint: fmt.Sprintf("set the position of this partition to record %d if the parts are right, or move the parts from record %d on away", last+1, position),
+	}
 }
 
 func (w *parts) isCovered(r connectors.Range) bool {
