@@ -113,8 +113,15 @@ func TestNodeExcludedForARouteServesTheOthersAndARouteCreatedAnew(t *testing.T) 
 		w.await(soon, holds(12, map[string]int{"n1": 6, "n2": 6}))
 		w.delete(w.keys.Route("a"))
 		w.await(soon, spread(6, "n1", "n2"))
+		w.delete(w.keys.Route("b"))
+		w.await(soon, func(v view) error {
+			if len(v.owned) > 0 {
+				return errors.New("b is still held")
+			}
+			return nil
+		})
 		w.route("a", func(r *lease.Route) { r.UID = "another" })
-		w.await(soon, spread(12, "n1", "n2"))
+		w.await(soon, spread(6, "n1", "n2"))
 	})
 }
 
@@ -168,6 +175,20 @@ func TestPinOfADeletedRouteGoesWithIt(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// A route created again under the name before the scheduler saw it go.
+func TestPinOfADeletedRouteIsNotOneOfItsNamesake(t *testing.T) {
+	t.Parallel()
+	k := plan.Key{Route: "r", Partition: "p"}
+	var tables tables
+	tables.pins.rows = map[plan.Key]row[lease.Pin]{k: {KV: lease.KV{ModRevision: 5}, value: lease.Pin{Node: "n2"}}}
+	for created, want := range map[int64]string{4: "n2", 6: ""} {
+		tables.routes.rows = map[string]row[lease.Route]{"r": {KV: lease.KV{CreateRevision: created}}}
+		if got := tables.pin(k); got != want {
+			t.Errorf("pin of revision 5, route of %d: %q, want %q", created, got, want)
+		}
+	}
 }
 
 func TestLeaderTellsWhichNodesSettle(t *testing.T) {

@@ -159,3 +159,20 @@ func TestRemovedNodeLeavesNothingAndALivingOneIsRefused(t *testing.T) {
 		t.Errorf("again: %+v %v", got, err)
 	}
 }
+
+// TestRemovalThatANodesReturnOvertakesTakesNothing: the node came back and listed
+// its partitions anew while it was being forgotten.
+func TestRemovalThatANodesReturnOvertakesTakesNothing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.apply(t, spec(plainA, plainB), ApplyOptions{})
+	f.list(t, lease.Partition{ID: "n1/a", Node: "n1"})
+	o := &overtaken{Coordinator: f.c, by: func() { f.node(t, lease.Node{Name: "n1"}) }}
+	c := New(Config{Coordinator: o, Keys: f.keys, Cluster: "test", Registry: registry()})
+	if _, err := c.RemoveNode(t.Context(), "n1"); !errors.Is(err, ErrContended) {
+		t.Errorf("removed a node that came back: %v", err)
+	}
+	if kv, _, err := f.c.Get(t.Context(), f.keys.Partition("r", "n1/a")); err != nil || kv == nil {
+		t.Errorf("its partition is gone: %v", err)
+	}
+}

@@ -436,7 +436,19 @@ func TestPlanExcludedNodeKeepsWhatItHasAndGetsNothing(t *testing.T) {
 	if l := w.loads(); l[nodeName(0)] != 3 || l[nodeName(1)] != 9 || l[nodeName(2)] != 9 {
 		t.Fatalf("loads %v", l)
 	}
+	// It gives nothing away either, though the others have less to do.
+	w.in.Partitions = partitions(1, 3)
+	w.in.Assigned = map[plan.Key]string{}
+	for _, p := range w.in.Partitions {
+		w.in.Assigned[p.Key] = nodeName(0)
+	}
+	w.follow()
+	w.settle(t)
+	if l := w.loads(); l[nodeName(0)] != 3 {
+		t.Fatalf("loads %v", l)
+	}
 	// Not even when nobody else is left.
+	w.in.Partitions = partitions(1, 21)
 	w.drop(nodeName(1))
 	w.drop(nodeName(2))
 	p := plan.Compute(w.in)
