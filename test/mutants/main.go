@@ -172,5 +172,5 @@ func insert(table string) error {
 	if !ok || !ok2 {
 		return fmt.Errorf("%s has no place for the table between %q and %q", page, strings.TrimSpace(from), to)
 	}
-	return os.WriteFile(page, []byte(before+from+table+"\n"+to+after), 0o644)
+	return os.WriteFile(page, []byte(before+from+"\n"+table+"\n\n"+to+after), 0o644)
 }
