@@ -40,6 +40,7 @@ type process struct {
 	mu     sync.Mutex
 	frozen chan struct{} // closed by thaw; nil while it is not frozen
 	dead   chan struct{} // closed by crash
+	at     string        // the call before which it freezes; "" for none
 	lost   bool          // it is never thawed
 	panics int           // how many of the next batches make the middleware panic
 	calls  map[string]uint64
@@ -112,23 +113,53 @@ func (w *world) leave(name string) {
 	})
 }
 
-// freeze stops the process at its next step outside, and thaw lets it go on.
-// Meanwhile its clocks go on, as those of a stopped process do.
-func (p *process) freeze() {
+// freeze stops the process before its next call of that name, or of any name if
+// that is "", and thaw lets it go on. Meanwhile its clocks go on, as those of a
+// stopped process do.
+func (p *process) freeze(before string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.frozen == nil {
+	if p.at = before; before == "" && p.frozen == nil {
 		p.frozen = make(chan struct{})
+	}
+}
+
+// reach freezes the process if it was to freeze before this call.
+func (p *process) reach(what string) {
+	p.mu.Lock()
+	reached := p.at == what
+	p.mu.Unlock()
+	if reached {
+		p.freeze("")
 	}
 }
 
 func (p *process) thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.frozen != nil && !p.lost {
+	if p.lost {
+		return
+	}
+	p.at = ""
+	if p.frozen != nil {
 		close(p.frozen)
 		p.frozen = nil
 	}
+}
+
+// doomed reports whether the process is or will be frozen for good: it cannot
+// leave in order.
+func (p *process) doomed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
+}
+
+// gone reports whether the process is frozen for good.
+func (p *process) gone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost && p.frozen != nil
 }
 
 // pass returns when the process runs. It has no context: a stopped process does
@@ -160,6 +191,7 @@ func (p *process) call(ctx context.Context, what string, effect func() error) er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	p.reach(what)
 	if err := p.pass(); err != nil {
 		return err
 	}

@@ -52,6 +52,7 @@ type world struct {
 	alive  map[string]*process
 	all    []*process
 	lives  map[string]int
+	doomed bool // a node stays frozen for good
 	wg     sync.WaitGroup
 
 	mu       sync.Mutex
@@ -348,7 +349,7 @@ func (w *world) names() []string { return slices.Sorted(maps.Keys(w.alive)) }
 // able are those that are not frozen for good.
 func (w *world) able() (out []string) {
 	for _, name := range w.names() {
-		if !w.alive[name].lost {
+		if !w.alive[name].gone() {
 			out = append(out, name)
 		}
 	}
