@@ -75,10 +75,15 @@ func Claim(ctx context.Context, store Store, req ClaimRequest) (Claimed, error) 
 				return fail(err)
 			}
 			var locked *LockedError
-			if errors.As(err, &locked) && locked.Committed.Epoch < req.Epoch && locked.Committed.ClusterUID == req.ClusterUID {
-				if err := endSession(ctx, store, locked.Committed.Session, req.Session); err != nil {
-					return fail(err)
-				}
+			if !errors.As(err, &locked) || locked.Committed.ClusterUID != req.ClusterUID {
+				continue
+			}
+			// Whatever becomes of the pending commit, it does not lower the epoch.
+			if held := locked.Committed; Fenced && fences(held, req) {
+				return fail(&FencedError{Key: req.Key, Epoch: req.Epoch, Stored: held.Epoch})
+			}
+			if err := endSession(ctx, store, locked.Committed.Session, req.Session); err != nil {
+				return fail(err)
 			}
 			continue
 		case err != nil:
@@ -132,7 +137,7 @@ func claimed(ctx context.Context, store Store, req ClaimRequest, old Record, exi
 			return Record{}, fmt.Errorf("%w route (%s)", ErrForeign, old.RouteUID)
 		case old.MovedTo != "":
 			return Record{}, fmt.Errorf("%w: %s", ErrMoved, old.MovedTo)
-		case Fenced && (old.Epoch > req.Epoch || old.Epoch == req.Epoch && old.Run != req.Run):
+		case Fenced && fences(old, req):
 			return Record{}, &FencedError{Key: req.Key, Epoch: req.Epoch, Stored: old.Epoch}
 		case old.Generation > req.Generation:
 			return Record{}, fmt.Errorf("%w (%d, ours is %d)", ErrStaleGeneration, old.Generation, req.Generation)
@@ -164,6 +169,11 @@ func claimed(ctx context.Context, store Store, req ClaimRequest, old Record, exi
 		next.Generation = req.Generation
 	}
 	return next, nil
+}
+
+// fences: the record is held by a run that a claim of req's cannot follow.
+func fences(held Record, req ClaimRequest) bool {
+	return held.Epoch > req.Epoch || held.Epoch == req.Epoch && held.Run != req.Run
 }
 
 func checkFloor(store Store, req ClaimRequest, old Record, exists bool) error {

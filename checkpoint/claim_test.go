@@ -49,3 +49,29 @@ func TestSessionThatCouldNotBeEndedIsEndedByTheNextClaim(t *testing.T) {
 		t.Errorf("ended %v, want the session of the first owner", s.ended)
 	}
 }
+
+// lockedStore is a store whose record a frozen owner holds.
+type lockedStore struct {
+	*sessions
+	committed checkpoint.Record
+}
+
+func (s *lockedStore) Load(context.Context, string) (checkpoint.Record, error) {
+	return checkpoint.Record{}, &checkpoint.LockedError{Key: "k", Committed: s.committed}
+}
+
+// The coordinator's counter went back, and the owner before is frozen with the
+// record's row in its hands: the claim has to hear the epoch to raise the counter
+// to, since only a higher one may end that owner's session.
+func TestClaimBelowAFrozenOwnersEpochIsFencedInsteadOfWaiting(t *testing.T) {
+	s := &lockedStore{sessions: &sessions{Store: memory.New()}, committed: checkpoint.Record{ClusterUID: "c", Epoch: 4, Run: "frozen", Session: "session-4"}}
+	_, err := checkpoint.Claim(t.Context(), s, checkpoint.ClaimRequest{Key: "k", ClusterUID: "c", RouteUID: "r", Series: "s",
+		Generation: 1, Epoch: 1, Run: "run-1", Session: "session-1"})
+	var fenced *checkpoint.FencedError
+	if !errors.As(err, &fenced) || fenced.Stored != 4 {
+		t.Errorf("%v, want fenced by epoch 4", err)
+	}
+	if len(s.ended) > 0 {
+		t.Errorf("ended %v", s.ended)
+	}
+}

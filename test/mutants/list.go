@@ -48,7 +48,7 @@ var mutants = []mutant{
 
 	// Claim and commit, above all stores.
 	{"claim: refused below the stored epoch", "checkpoint/claim.go",
-		`case Fenced && (old.Epoch > req.Epoch ||`, `case false && (old.Epoch > req.Epoch ||`,
+		`case Fenced && fences(old, req):`, `case false && fences(old, req):`,
 		"checkpoint/memory", suite},
 	{"claim: the own epoch is written", "checkpoint/claim.go",
 		`next.Epoch, next.Run, next.Session = req.Epoch, req.Run, req.Session`, `next.Run, next.Session = req.Run, req.Session`,
