@@ -4,6 +4,7 @@
 #   make test    everything, with real servers; what CI runs
 #   make scenarios  each scenario of docs/scenarios.md by name, with its result
 #   make mutants    each guard taken out, one at a time, and the test that turns red
+#   make soak    the cluster in simulation: new seeds for SECONDS=600
 #   make bench   throughput, failover and fence cost, with their spread
 #   make build   bin/mqbd and bin/mqbctl
 #   make image   the container image $(IMAGE); make up, make down: deploy/compose.yml
@@ -21,7 +22,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Packages whose tests start servers; make check leaves them to make test.
 NEED_SERVERS := /test/|/connectors/(kafka|sqlx)|/dial/|/checkpoint/(postgres|mysql|s3|mongodb)|/lease/etcd|/cmd/mqbd
 
-.PHONY: build check test scenarios mutants bench demo lint image up down clean
+.PHONY: build check test scenarios mutants soak bench demo lint image up down clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/mqbd ./cmd/mqbctl
@@ -44,6 +45,10 @@ scenarios:
 
 mutants:
 	$(GO) run ./test/mutants $(MUTANTS)
+
+SECONDS ?= 600
+soak:
+	MQB_SIM_SECONDS=$(SECONDS) $(GO) test -count 1 -timeout 0 -run TestSeeds -v ./test/simulation
 
 bench:
 	CGO_ENABLED=0 $(GO) run ./test/bench $(BENCH)
