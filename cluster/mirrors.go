@@ -42,17 +42,21 @@ func (m *mirrors) all() []*lease.Mirror {
 func (m *mirrors) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, mirror := range m.all() {
+		changed := mirror.Changed() // before it runs: the first list is a change
 		wg.Go(func() { _ = mirror.Run(ctx) })
-		wg.Go(func() { m.relay(ctx, mirror) })
+		wg.Go(func() { m.relay(ctx, mirror, changed) })
 	}
 	wg.Wait()
 }
 
-// relay turns each change of one mirror into a change of them all.
-func (m *mirrors) relay(ctx context.Context, mirror *lease.Mirror) {
+// relay turns each change of one mirror, from changed on, into a change of them
+// all. The next channel is taken before a change is announced: whoever hears of it
+// and looks sees all that came before, and what comes after is announced again.
+func (m *mirrors) relay(ctx context.Context, mirror *lease.Mirror, changed <-chan struct{}) {
 	for {
 		select {
-		case <-mirror.Changed():
+		case <-changed:
+			changed = mirror.Changed()
 			m.mu.Lock()
 			close(m.changed)
 			m.changed = make(chan struct{})
