@@ -276,7 +276,7 @@ func (w *world) describe() string {
 			fmt.Fprintf(&s, "  %s/%s %s epoch %d at %s since %v: %s\n", p.Route, p.Partition, p.State, p.Epoch, p.Position, p.Since.Sub(w.began), p.Error)
 		}
 	}
-	for _, prefix := range []string{w.keys.Assignments(), w.keys.Owners(), w.keys.Nodes()} {
+	for _, prefix := range []string{w.keys.Assignments(), w.keys.Owners(), w.keys.Nodes(), w.keys.Scheduler()} {
 		kvs, _, _ := w.operator.List(context.Background(), prefix)
 		for _, kv := range kvs {
 			fmt.Fprintf(&s, "  %s = %s\n", kv.Key, kv.Value)
