@@ -202,12 +202,8 @@ func (b *bucket) exists(name string) bool {
 	return there
 }
 
-func (x *partWriter) Exists(ctx context.Context, in checkpoint.Intent) (there bool, err error) {
-	err = x.s.p.call(ctx, "bucket head", func() error {
-		there = x.s.b.exists(in.Name)
-		return nil
-	})
-	return there && err == nil, err
+func (x *partWriter) Exists(ctx context.Context, in checkpoint.Intent) (bool, error) {
+	return answer(x.s.p.caller(ctx, "bucket head"), func() (bool, error) { return x.s.b.exists(in.Name), nil })
 }
 
 func (x *partWriter) Covered() []connectors.Range { return nil }

@@ -71,24 +71,23 @@ type feed struct {
 	r *simRoute
 }
 
-func (f *feed) Partitions(ctx context.Context) (out []connectors.Partition, err error) {
-	err = f.p.call(ctx, "source list", func() error {
+func (f *feed) Partitions(ctx context.Context) ([]connectors.Partition, error) {
+	return answer(f.p.caller(ctx, "source list"), func() (out []connectors.Partition, err error) {
 		for i := range f.r.logs {
 			out = append(out, connectors.Partition{ID: partitionID(i), PartSource: f.r.name, PartNumber: i})
 		}
-		return nil
+		return out, nil
 	})
-	return out, err
 }
 
-func (f *feed) Identify(ctx context.Context, p connectors.Partition, recorded string) (id string, err error) {
-	err = f.p.call(ctx, "source identify", func() error {
-		if id = f.r.name + "/" + p.ID; recorded != "" && recorded != id {
-			return fmt.Errorf("recorded for %s: %w", recorded, connectors.ErrGap)
+func (f *feed) Identify(ctx context.Context, p connectors.Partition, recorded string) (string, error) {
+	return answer(f.p.caller(ctx, "source identify"), func() (string, error) {
+		id := f.r.name + "/" + p.ID
+		if recorded != "" && recorded != id {
+			return "", fmt.Errorf("recorded for %s: %w", recorded, connectors.ErrGap)
 		}
-		return nil
+		return id, nil
 	})
-	return id, err
 }
 
 func (f *feed) Open(ctx context.Context, claim connectors.Claim) (connectors.Reader, error) {

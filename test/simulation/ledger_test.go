@@ -40,7 +40,7 @@ func (l *ledger) record(key string) checkpoint.Record {
 }
 
 // txn runs a transaction of the coordinator and looks at what it wrote.
-func (l *ledger) txn(_ []lease.Compare, ops []lease.Op, run func() (lease.Result, error)) (lease.Result, error) {
+func (l *ledger) txn(ops []lease.Op, run func() (lease.Result, error)) (lease.Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.owners(ops)

@@ -30,64 +30,49 @@ func (l *link) call(ctx context.Context, what string, effect func() error) error
 	return err
 }
 
+func (l *link) caller(ctx context.Context, what string) func(func() error) error {
+	return func(effect func() error) error { return l.call(ctx, what, effect) }
+}
+
 // The effects have contexts of their own: a request on its way arrives, whatever
 // becomes of who sent it.
 
-func (l *link) Get(ctx context.Context, key string) (kv *lease.KV, rev int64, err error) {
-	err = l.call(ctx, "get", func() (err error) {
-		kv, rev, err = l.Client.Get(context.Background(), key)
-		return err
-	})
-	if err != nil {
-		return nil, 0, err
+func (l *link) Get(ctx context.Context, key string) (*lease.KV, int64, error) {
+	type got struct {
+		kv  *lease.KV
+		rev int64
 	}
-	return kv, rev, nil
+	g, err := answer(l.caller(ctx, "get"), func() (g got, err error) {
+		g.kv, g.rev, err = l.Client.Get(context.Background(), key)
+		return g, err
+	})
+	return g.kv, g.rev, err
 }
 
-func (l *link) List(ctx context.Context, prefix string) (kvs []lease.KV, rev int64, err error) {
-	err = l.call(ctx, "list", func() (err error) {
-		kvs, rev, err = l.Client.List(context.Background(), prefix)
-		return err
-	})
-	if err != nil {
-		return nil, 0, err
+func (l *link) List(ctx context.Context, prefix string) ([]lease.KV, int64, error) {
+	type got struct {
+		kvs []lease.KV
+		rev int64
 	}
-	return kvs, rev, nil
+	g, err := answer(l.caller(ctx, "list"), func() (g got, err error) {
+		g.kvs, g.rev, err = l.Client.List(context.Background(), prefix)
+		return g, err
+	})
+	return g.kvs, g.rev, err
 }
 
-func (l *link) Txn(ctx context.Context, compares []lease.Compare, ops []lease.Op) (res lease.Result, err error) {
-	err = l.call(ctx, "txn", func() (err error) {
-		res, err = l.ledger.txn(compares, ops, func() (lease.Result, error) {
-			return l.Client.Txn(context.Background(), compares, ops)
-		})
-		return err
+func (l *link) Txn(ctx context.Context, compares []lease.Compare, ops []lease.Op) (lease.Result, error) {
+	return answer(l.caller(ctx, "txn"), func() (lease.Result, error) {
+		return l.ledger.txn(ops, func() (lease.Result, error) { return l.Client.Txn(context.Background(), compares, ops) })
 	})
-	if err != nil {
-		return lease.Result{}, err
-	}
-	return res, nil
 }
 
-func (l *link) Grant(ctx context.Context, ttl time.Duration) (id lease.LeaseID, err error) {
-	err = l.call(ctx, "grant", func() (err error) {
-		id, err = l.Client.Grant(context.Background(), ttl)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return id, nil
+func (l *link) Grant(ctx context.Context, ttl time.Duration) (lease.LeaseID, error) {
+	return answer(l.caller(ctx, "grant"), func() (lease.LeaseID, error) { return l.Client.Grant(context.Background(), ttl) })
 }
 
-func (l *link) KeepAlive(ctx context.Context, id lease.LeaseID) (ttl time.Duration, err error) {
-	err = l.call(ctx, "keepalive", func() (err error) {
-		ttl, err = l.Client.KeepAlive(context.Background(), id)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return ttl, nil
+func (l *link) KeepAlive(ctx context.Context, id lease.LeaseID) (time.Duration, error) {
+	return answer(l.caller(ctx, "keepalive"), func() (time.Duration, error) { return l.Client.KeepAlive(context.Background(), id) })
 }
 
 func (l *link) Revoke(ctx context.Context, id lease.LeaseID) error {

@@ -222,6 +222,26 @@ func (p *process) call(ctx context.Context, what string, effect func() error) er
 	return err
 }
 
+func (p *process) caller(ctx context.Context, what string) func(func() error) error {
+	return func(effect func() error) error { return p.call(ctx, what, effect) }
+}
+
+// answer makes a call whose effect has a result. An effect that comes late has
+// nobody who reads its result.
+func answer[T any](call func(effect func() error) error, effect func() (T, error)) (T, error) {
+	reply := make(chan T, 1)
+	err := call(func() error {
+		v, err := effect()
+		reply <- v
+		return err
+	})
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	return <-reply, nil
+}
+
 // fate is what becomes of a call.
 type fate struct {
 	refused, lost bool

@@ -192,17 +192,22 @@ func (x *tableStore) call(ctx context.Context, what string, effect func() error)
 	return x.s.p.call(ctx, "table "+what, effect)
 }
 
-func (x *tableStore) Load(ctx context.Context, key string) (rec checkpoint.Record, err error) {
-	err = x.call(ctx, "load", func() (err error) {
+func (x *tableStore) caller(ctx context.Context, what string) func(func() error) error {
+	return func(effect func() error) error { return x.call(ctx, what, effect) }
+}
+
+func (x *tableStore) Load(ctx context.Context, key string) (checkpoint.Record, error) {
+	return answer(x.caller(ctx, "load"), func() (checkpoint.Record, error) {
 		t := x.s.t
-		if rec, err = t.store.Load(context.Background(), key); err != nil {
-			return err
+		rec, err := t.store.Load(context.Background(), key)
+		if err != nil {
+			return rec, err
 		}
 		t.mu.Lock()
 		_, held := t.locks[key]
 		t.mu.Unlock()
 		if !held {
-			return nil
+			return rec, nil
 		}
 		// A commit may be pending: wait for it, or say who holds it.
 		own := fmt.Sprintf("%s load %p", x.session, &rec)
@@ -211,15 +216,10 @@ func (x *tableStore) Load(ctx context.Context, key string) (rec checkpoint.Recor
 		t.mu.Unlock()
 		defer t.end(own)
 		if err := t.lock(key, own); err != nil {
-			return &checkpoint.LockedError{Key: key, Committed: rec}
+			return rec, &checkpoint.LockedError{Key: key, Committed: rec}
 		}
-		rec, err = t.store.Load(context.Background(), key)
-		return err
+		return t.store.Load(context.Background(), key)
 	})
-	if err != nil {
-		return checkpoint.Record{}, err
-	}
-	return rec, nil
 }
 
 func (x *tableStore) Swap(ctx context.Context, key string, expected uint64, rec checkpoint.Record) error {
@@ -244,12 +244,8 @@ func (x *tableStore) EndSession(ctx context.Context, session string) error {
 	})
 }
 
-func (x *tableStore) List(ctx context.Context, prefix string) (out []checkpoint.Entry, err error) {
-	err = x.call(ctx, "list", func() (err error) {
-		out, err = x.s.t.store.List(context.Background(), prefix)
-		return err
-	})
-	return out, err
+func (x *tableStore) List(ctx context.Context, prefix string) ([]checkpoint.Entry, error) {
+	return answer(x.caller(ctx, "list"), func() ([]checkpoint.Entry, error) { return x.s.t.store.List(context.Background(), prefix) })
 }
 
 func (x *tableStore) Identity() string { return "table" }

@@ -171,7 +171,9 @@ func (w *world) apply(r *simRoute) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r.uid = e.Route.UID
+	if r.uid == "" { // the nodes read it
+		r.uid = e.Route.UID
+	}
 	r.turn++
 }
 
