@@ -22,6 +22,8 @@ const (
 	CodeUnreachable Code = "unreachable"
 	CodeRefused     Code = "refused"
 	CodeNotFound    Code = "not_found"
+	// CodeUnknownClient: no token or certificate that the node knows.
+	CodeUnknownClient Code = "unauthenticated"
 )
 
 // Error is how every failure leaves the API, and what the client returns.
@@ -56,7 +58,7 @@ func (e *Error) ExitCode() int {
 		return 3
 	case CodeUnreachable:
 		return 4
-	case CodeRefused:
+	case CodeRefused, CodeUnknownClient:
 		return 5
 	}
 	return 1
@@ -74,6 +76,8 @@ func (e *Error) status() int {
 		return http.StatusConflict
 	case CodeNotFound:
 		return http.StatusNotFound
+	case CodeUnknownClient:
+		return http.StatusUnauthorized
 	}
 	return http.StatusInternalServerError
 }

@@ -47,6 +47,11 @@ type Config struct {
 	// Hosts are names by which clients may call this node besides localhost and
 	// plain addresses: those it advertises.
 	Hosts []string
+	// Token is the bearer token that clients must show; "" asks for none.
+	Token string
+	// ClientCertificates lets in who has a certificate that the listener verified.
+	// With Token either is enough; with neither of them everybody is let in.
+	ClientCertificates bool
 	// Ready says why this node cannot do its work now, nil if it can.
 	Ready func(ctx context.Context) error
 	// Leave makes this node hand over what it holds, before it stops.
@@ -95,6 +100,7 @@ func (s *Server) HTTP() *http.Server {
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
+		ConnContext:       withTLS,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 		ConnState: func(c net.Conn, state http.ConnState) {
 			switch state {
@@ -145,7 +151,7 @@ func (s *Server) Handler() http.Handler {
 	})
 	// A page in somebody's browser must not drive the cluster: neither through a
 	// name that it points at loopback, nor by posting from another origin.
-	return s.limit(s.ownHost(http.NewCrossOriginProtection().Handler(mux)))
+	return s.limit(s.ownHost(s.known(http.NewCrossOriginProtection().Handler(mux))))
 }
 
 // limit bounds requests in flight.

@@ -74,7 +74,7 @@ func newFixture(t *testing.T, change ...func(*api.Config)) *fixture {
 	s.Config = api.New(cfg).HTTP()
 	s.Start()
 	t.Cleanup(s.Close)
-	cl, err := client.New(s.URL)
+	cl, err := client.New(s.URL, client.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ type cli struct {
 	in       io.Reader
 	out, err io.Writer
 	server   string
+	access   client.Access
 	format   string
 	// began: a command's own code runs, so an error is no longer one of usage.
 	began bool
@@ -80,7 +81,11 @@ weaken something; the message says what to do.`,
 		},
 	}
 	server := os.Getenv("MQBCTL_SERVER")
-	root.PersistentFlags().StringVar(&c.server, "server", server, "`address` of any node (MQBCTL_SERVER), default "+client.DefaultServer)
+	root.PersistentFlags().StringVar(&c.server, "server", server, "`address` of any node, host:port or a URL (MQBCTL_SERVER), default "+client.DefaultServer)
+	root.PersistentFlags().StringVar(&c.access.CAFile, "ca", os.Getenv("MQBCTL_CA"), "`file` of the authority of the nodes' certificates (MQBCTL_CA)")
+	root.PersistentFlags().StringVar(&c.access.TokenFile, "token-file", os.Getenv("MQBCTL_TOKEN_FILE"), "`file` of the token that nodes want to see (MQBCTL_TOKEN_FILE)")
+	root.PersistentFlags().StringVar(&c.access.CertFile, "cert", os.Getenv("MQBCTL_CERT"), "`file` of a client certificate (MQBCTL_CERT)")
+	root.PersistentFlags().StringVar(&c.access.KeyFile, "key", os.Getenv("MQBCTL_KEY"), "`file` of its key (MQBCTL_KEY)")
 	root.PersistentFlags().StringVarP(&c.format, "output", "o", "table", "output `format`: table, json or yaml")
 	root.AddCommand(
 		c.applyCommand(), c.deleteCommand(), c.validateCommand(), c.explainCommand(), c.runCommand(),
@@ -92,7 +97,7 @@ weaken something; the message says what to do.`,
 }
 
 // connect makes the client. The caller closes it.
-func (c *cli) connect() (*client.Client, error) { return client.New(c.server) }
+func (c *cli) connect() (*client.Client, error) { return client.New(c.server, c.access) }
 
 func (c *cli) versionCommand() *cobra.Command {
 	return &cobra.Command{

@@ -31,7 +31,8 @@ type coordinator struct {
 	remove func(ctx context.Context, node string) error
 }
 
-func openCoordinator(ctx context.Context, o options, l net.Listener, advertise string, log *slog.Logger) (coordinator, error) {
+func openCoordinator(ctx context.Context, o options, a access, l net.Listener, advertise string, log *slog.Logger) (coordinator, error) {
+	l = a.listener(l)
 	if o.etcd != nil {
 		client, err := openEtcd(ctx, *o.etcd, log)
 		return coordinator{Coordinator: client, web: l}, err
@@ -39,6 +40,7 @@ func openCoordinator(ctx context.Context, o options, l net.Listener, advertise s
 	engine, err := raft.Open(raft.Options{
 		Cluster: o.Cluster, Node: o.Name, DataDir: filepath.Join(o.DataDir, "raft"),
 		Advertise: advertise, Join: o.Join, Voters: o.Voters, Log: log,
+		Dial: a.dial, Verify: a.verify,
 	})
 	if err != nil {
 		return coordinator{}, err

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/mqbridge/mqb/cluster/api"
@@ -14,6 +13,7 @@ import (
 // drainCommand is for what runs before a stop and knows no names: a pod's preStop.
 func drainCommand(began *bool) *cobra.Command {
 	var server string
+	var access client.Access
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "drain", Short: "Make the node on this machine hand everything over before it is stopped", Args: cobra.NoArgs,
@@ -22,7 +22,7 @@ then on it is not ready, and takes nothing more until it is started again: unlik
 the order that mqbctl drain NODE gives, this ends with the process.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			*began = true
-			c, err := client.New(server)
+			c, err := client.New(server, access)
 			if err != nil {
 				return err
 			}
@@ -32,7 +32,7 @@ the order that mqbctl drain NODE gives, this ends with the process.`,
 			return leave(ctx, c)
 		},
 	}
-	cmd.Flags().StringVar(&server, "server", os.Getenv("MQBD_LISTEN"), "`address` of the node (MQBD_LISTEN)")
+	ownNodeFlags(cmd.Flags(), &server, &access)
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "give up waiting after this long; the node goes on to hand over")
 	return cmd
 }

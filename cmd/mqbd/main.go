@@ -15,6 +15,7 @@ import (
 	"github.com/mqbridge/mqb/cluster/api"
 	"github.com/mqbridge/mqb/cluster/api/client"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -78,11 +79,12 @@ second one stops at once, which is safe too and takes the others longer.`,
 // healthCommand is for containers, whose images have no other HTTP client.
 func healthCommand(began *bool) *cobra.Command {
 	var server string
+	var access client.Access
 	cmd := &cobra.Command{
 		Use: "health", Short: "Ask the node on this machine whether it is ready", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			*began = true
-			c, err := client.New(server)
+			c, err := client.New(server, access)
 			if err != nil {
 				return err
 			}
@@ -92,8 +94,19 @@ func healthCommand(began *bool) *cobra.Command {
 			return c.Ready(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&server, "server", os.Getenv("MQBD_LISTEN"), "`address` of the node (MQBD_LISTEN)")
+	ownNodeFlags(cmd.Flags(), &server, &access)
 	return cmd
+}
+
+// ownNodeFlags are those of commands that speak to the node on this machine, whose
+// environment says how.
+func ownNodeFlags(fs *pflag.FlagSet, server *string, access *client.Access) {
+	fs.StringVar(server, "server", client.Local(os.Getenv("MQBD_LISTEN")), "`address` of the node (MQBD_LISTEN)")
+	fs.StringVar(&access.CAFile, "tls-ca", os.Getenv("MQBD_TLS_CA"), "`file` of the authority of its certificate (MQBD_TLS_CA)")
+	fs.StringVar(&access.CertFile, "tls-cert", os.Getenv("MQBD_TLS_CERT"), "`file` of a certificate to show (MQBD_TLS_CERT)")
+	fs.StringVar(&access.KeyFile, "tls-key", os.Getenv("MQBD_TLS_KEY"), "`file` of its key (MQBD_TLS_KEY)")
+	fs.StringVar(&access.ServerName, "tls-server-name", os.Getenv("MQBD_TLS_SERVER_NAME"), "`name` in the node's certificate (MQBD_TLS_SERVER_NAME)")
+	fs.StringVar(&access.TokenFile, "token-file", os.Getenv("MQBD_TOKEN_FILE"), "`file` of the token (MQBD_TOKEN_FILE)")
 }
 
 // errStopped cancels the context of a stop that was asked for.

@@ -44,10 +44,16 @@ type process struct {
 // start launches mqbd and waits until it listens.
 func start(t *testing.T, dir string, env []string, args ...string) *process {
 	t.Helper()
+	return startWith(t, dir, client.Access{}, env, args...)
+}
+
+// startWith gives the client of the process an access.
+func startWith(t *testing.T, dir string, access client.Access, env []string, args ...string) *process {
+	t.Helper()
 	p := launch(t, dir, env, args...)
 	_, rest, _ := strings.Cut(p.until(t, "node started"), "address=")
 	p.addr, _, _ = strings.Cut(rest, " ")
-	c, err := client.New(p.addr)
+	c, err := client.New(p.addr, access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,12 +376,12 @@ func TestSettingsThatCannotWorkAreRefusedTogether(t *testing.T) {
 		args []string
 		says []string
 	}{
-		"beyond loopback": {"", []string{"--listen", "0.0.0.0:7070"}, []string{"loopback"}},
-		"by name":         {"", []string{"--listen", "example.com:7070"}, []string{"loopback"}},
+		"beyond loopback": {"", []string{"--listen", "0.0.0.0:7070"}, []string{"beyond loopback"}},
+		"by name":         {"", []string{"--listen", "example.com:7070"}, []string{"beyond loopback"}},
 		"etcd":            {"", []string{"--coordinator", "etcd://h", "--join", "h:1"}, []string{"host:port", "--join is for"}},
 		"coordinator":     {"", []string{"--coordinator", "etdc://u:secret@h:1"}, []string{"use raft or etcd://"}},
 		"tls and ttl": {"", []string{"--tls-cert", "x", "--lease-ttl", "1s", "--voters", "4"},
-			[]string{"not supported yet", "at least 2s", "odd"}},
+			[]string{"--tls-cert and --tls-key go together", "at least 2s", "odd"}},
 		"unknown key": {"nmae: x\n", nil, []string{`unknown key "nmae"`}},
 		"wrong type":  {"voters: many\n", nil, []string{"voters"}},
 		"memory":      {"", []string{"--memory", "1KiB"}, []string{"1MiB"}},

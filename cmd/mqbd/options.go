@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/mqbridge/mqb/cluster/api/client"
 	"github.com/mqbridge/mqb/cluster/plan"
 	"github.com/mqbridge/mqb/lease/etcd"
 	"github.com/mqbridge/mqb/message"
@@ -39,10 +39,13 @@ type options struct {
 	LogLevel     string
 	LogFormat    string
 
+	// Access is of this node: its certificate is the server's and the client's.
+	Access        client.Access
+	TLSClientAuth bool
+
 	etcd *etcd.Options // of Coordinator; nil with the embedded raft
 
-	config                                  string
-	tlsCert, tlsKey, tlsCA, tokenFile, host string
+	config, host string
 }
 
 // Minimum of --lease-ttl: below it a garbage collection or a slow disk costs ownership.
@@ -69,10 +72,12 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.DrainTimeout, "drain-timeout", 30*time.Second, "how long a stop may take to hand over")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.LogFormat, "log-format", "text", "text or json")
-	fs.StringVar(&o.tlsCert, "tls-cert", "", "not supported yet")
-	fs.StringVar(&o.tlsKey, "tls-key", "", "not supported yet")
-	fs.StringVar(&o.tlsCA, "tls-ca", "", "not supported yet")
-	fs.StringVar(&o.tokenFile, "token-file", "", "not supported yet")
+	fs.StringVar(&o.Access.CertFile, "tls-cert", "", "`file` of this node's certificate; turns TLS on for all that --listen serves")
+	fs.StringVar(&o.Access.KeyFile, "tls-key", "", "`file` of its key")
+	fs.StringVar(&o.Access.CAFile, "tls-ca", "", "`file` of the authority of the nodes' certificates; members of the embedded raft need one of it")
+	fs.StringVar(&o.Access.ServerName, "tls-server-name", "", "`name` in the other nodes' certificates (default: the host of their address)")
+	fs.BoolVar(&o.TLSClientAuth, "tls-client-auth", false, "let clients in by certificates of --tls-ca, too (the default without --token-file)")
+	fs.StringVar(&o.Access.TokenFile, "token-file", "", "`file` of the token that clients must show; nobody but owner and group may have access to it")
 }
 
 // load fills what the command line left open from the environment, then from the
@@ -147,9 +152,7 @@ func settings(v any) []string {
 func (o *options) check() error {
 	var problems []string
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	if o.tlsCert != "" || o.tlsKey != "" || o.tlsCA != "" || o.tokenFile != "" {
-		bad("--tls-cert, --tls-key, --tls-ca and --token-file are not supported yet; the node listens on loopback only")
-	}
+	o.checkAccess(bad)
 	switch {
 	case o.Coordinator == "raft":
 	case strings.HasPrefix(o.Coordinator, "etcd://"):
@@ -164,9 +167,6 @@ func (o *options) check() error {
 	default:
 		// The value may hold a password that a mistyped scheme made unreadable to us.
 		bad("--coordinator: use raft or etcd://host:port,…")
-	}
-	if err := loopback(o.Listen); err != nil {
-		bad("--listen %s: %v", o.Listen, err)
 	}
 	if o.Advertise != "" {
 		if _, _, err := net.SplitHostPort(o.Advertise); err != nil {
@@ -206,22 +206,6 @@ func (o *options) check() error {
 		return fmt.Errorf("%s", strings.Join(problems, "\n"))
 	}
 	return nil
-}
-
-// loopback refuses addresses that other machines can reach: whoever speaks to
-// the port owns the cluster, as long as there is no authentication.
-func loopback(addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return fmt.Errorf("must be host:port")
-	}
-	if host == "localhost" {
-		return nil
-	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("only loopback addresses are allowed until TLS and tokens are supported; put a tunnel in front")
 }
 
 // byteSize is a size in bytes as a flag: 128MiB.

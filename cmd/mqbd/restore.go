@@ -44,11 +44,7 @@ Where a run stops as regressed or foreign, mqbctl checkpoint adopt shows why.`,
 				return &api.Error{Message: err.Error(), Code: api.CodeUsage}
 			}
 			defer f.Close()
-			advertise := o.Advertise
-			if advertise == "" {
-				advertise = o.Listen
-			}
-			err = raft.Restore(filepath.Join(o.DataDir, "raft"), o.Name, advertise, bufio.NewReader(f))
+			err = raft.Restore(filepath.Join(o.DataDir, "raft"), o.Name, o.advertised(o.Listen), bufio.NewReader(f))
 			switch {
 			case errors.Is(err, raft.ErrNotEmpty):
 				return &api.Error{Message: err.Error(), Code: api.CodeRefused, Hint: "name an empty --data-dir; a member's state is never overwritten"}

@@ -38,17 +38,18 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	slog.SetDefault(log)
 	debug.SetMemoryLimit(int64(o.Memory) + headroom)
 
+	access, err := o.open()
+	if err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", o.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer listener.Close()
 	// With port 0 the system chose one.
-	advertise := o.Advertise
-	if advertise == "" {
-		advertise = listener.Addr().String()
-	}
-	coord, err := openCoordinator(soft, o, listener, advertise, log)
+	advertise := o.advertised(listener.Addr().String())
+	coord, err := openCoordinator(soft, o, access, listener, advertise, log)
 	if err != nil {
 		if soft.Err() != nil {
 			return nil // asked to stop while it waited for etcd
@@ -91,7 +92,8 @@ func serve(soft, hard context.Context, o options, logTo io.Writer) (err error) {
 	host, _, _ := net.SplitHostPort(advertise)
 	server := api.New(api.Config{
 		Catalog: cat, Coordinator: coord, Keys: keys, Node: o.Name, Cluster: o.Cluster, Version: cluster.Version,
-		Hosts:  []string{host},
+		Hosts: append([]string{host}, access.names...),
+		Token: access.token, ClientCertificates: o.clientCertificates(), Peer: access.peer,
 		Ready:  func(context.Context) error { return node.Ready() },
 		Leave:  node.Leave,
 		Voters: coord.voters, RemoveMember: coord.remove,

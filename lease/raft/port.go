@@ -96,22 +96,31 @@ func (m *mux) run() {
 
 // sniff decides whose connection c is and hands it on.
 func (m *mux) sniff(c net.Conn) {
-	stop := context.AfterFunc(m.e.ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	// Where l is one of TLS, the first read makes the handshake, which writes too.
+	stop := context.AfterFunc(m.e.ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_ = c.SetReadDeadline(time.Now().Add(sniffTimeout))
+	_ = c.SetDeadline(time.Now().Add(sniffTimeout))
 	var b [prefaceSize]byte
 	if _, err := io.ReadFull(c, b[:1]); err != nil {
+		m.e.log.Debug("a connection ended before it showed what it is", "from", c.RemoteAddr().String(), "error", err)
 		_ = c.Close()
 		return
 	}
 	if b[0] != prefaceRaft[0] {
-		_ = c.SetReadDeadline(time.Time{})
+		_ = c.SetDeadline(time.Time{})
 		select {
 		case m.other <- &replay{Conn: c, head: b[:1]}:
 		case <-m.done:
 			_ = c.Close()
 		}
 		return
+	}
+	if m.e.o.Verify != nil {
+		if err := m.e.o.Verify(c); err != nil {
+			m.e.log.Warn("a member's connection was refused", "from", c.RemoteAddr().String(), "error", err)
+			_ = c.Close()
+			return
+		}
 	}
 	var size [1]byte
 	name := make([]byte, 255)
@@ -131,7 +140,7 @@ func (m *mux) sniff(c net.Conn) {
 		_ = c.Close()
 		return
 	}
-	_ = c.SetReadDeadline(time.Time{})
+	_ = c.SetDeadline(time.Time{})
 	m.e.serveMember(string(b[:]), c)
 }
 
@@ -140,6 +149,9 @@ type replay struct {
 	net.Conn
 	head []byte
 }
+
+// NetConn returns the connection below, as that of tls.Conn does.
+func (r *replay) NetConn() net.Conn { return r.Conn }
 
 func (r *replay) Read(b []byte) (int, error) {
 	if len(r.head) == 0 {

@@ -48,6 +48,10 @@ type Options struct {
 	History kv.Options
 	// Log defaults to slog.Default().
 	Log *slog.Logger
+	// Verify refuses a connection that Mux took and that says it is a member's,
+	// before anything else is read from it; nil takes every one. With TLS the
+	// handshake is over by then.
+	Verify func(net.Conn) error
 	// Dial connects to other members; default net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }

@@ -5,15 +5,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/mqbridge/mqb/cluster/api"
 )
@@ -30,34 +29,26 @@ type Client struct {
 	http *http.Client
 }
 
-// New makes a client of a server: "host:port" or an http URL; "" is
-// DefaultServer. It does not connect.
-func New(server string) (*Client, error) {
-	server = cmp.Or(server, DefaultServer)
+// New makes a client of a server: "host:port" or a URL, https where access names
+// authorities or a certificate and nothing else is said; "" is the port of
+// DefaultServer. It reads the files of access and does not connect.
+func New(server string, access Access) (*Client, error) {
+	server = cmp.Or(server, strings.TrimPrefix(DefaultServer, "http://"))
 	if !strings.Contains(server, "://") {
-		server = "http://" + server
+		server = access.scheme() + server
 	}
 	u, err := url.Parse(server)
 	switch {
 	case err != nil:
 		return nil, &api.Error{Message: "the server address is no URL", Code: api.CodeUsage}
-	case u.Scheme == "https":
-		return nil, &api.Error{Message: "https is not supported yet", Code: api.CodeUsage}
-	case u.Scheme != "http" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "":
-		return nil, &api.Error{Message: "the server address must be host:port or http://host:port", Code: api.CodeUsage}
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "":
+		return nil, &api.Error{Message: "the server address must be host:port, https://host:port or http://host:port", Code: api.CodeUsage}
 	}
-	return &Client{
-		base: "http://" + u.Host,
-		http: &http.Client{
-			Timeout: time.Minute,
-			Transport: &http.Transport{
-				// The address is the operator's own; no proxy stands between
-				// them and the loopback interface.
-				Proxy:       nil,
-				DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			},
-		},
-	}, nil
+	c, err := access.http()
+	if err != nil {
+		return nil, &api.Error{Message: err.Error(), Code: api.CodeUsage}
+	}
+	return &Client{base: u.Scheme + "://" + u.Host, http: c}, nil
 }
 
 // Close drops idle connections.
@@ -179,12 +170,21 @@ func (c *Client) unreachable(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return &api.Error{Message: "interrupted", Code: api.CodeFailed}
 	}
+	var own *api.Error
+	if errors.As(err, &own) {
+		return own
+	}
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err
 	}
-	return &api.Error{
-		Message: fmt.Sprintf("no answer from %s: %v", c.base, err), Code: api.CodeUnreachable,
-		Hint: "start mqbd, or name another one with --server or MQBCTL_SERVER",
+	hint := "start mqbd, or name another one with --server or MQBCTL_SERVER"
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &cert):
+		hint = "--ca (MQBCTL_CA) names the authority of the nodes' certificates"
+	case errors.Is(err, io.EOF) && strings.HasPrefix(c.base, "http://"):
+		hint = "does this node want https://?"
 	}
+	return &api.Error{Message: fmt.Sprintf("no answer from %s: %v", c.base, err), Code: api.CodeUnreachable, Hint: hint}
 }

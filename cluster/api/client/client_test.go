@@ -21,7 +21,7 @@ func TestNobodyThereIsUnreachable(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(addr)
+	c, err := client.New(addr, client.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestAnotherServerIsUnreachable(t *testing.T) {
 	} {
 		s := httptest.NewServer(h)
 		t.Cleanup(s.Close)
-		c, err := client.New(s.URL)
+		c, err := client.New(s.URL, client.Access{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,13 +56,13 @@ func TestAnotherServerIsUnreachable(t *testing.T) {
 
 func TestServerAddresses(t *testing.T) {
 	t.Parallel()
-	for _, good := range []string{"", "localhost:1", "http://127.0.0.1:7070", "http://[::1]:7070/"} {
-		if _, err := client.New(good); err != nil {
+	for _, good := range []string{"", "localhost:1", "http://127.0.0.1:7070", "http://[::1]:7070/", "https://h"} {
+		if _, err := client.New(good, client.Access{}); err != nil {
 			t.Errorf("%q: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"https://h", "ftp://h", "http://", "http://u:p@h", "http://h/x", "http://h:port"} {
-		_, err := client.New(bad)
+	for _, bad := range []string{"ftp://h", "http://", "http://u:p@h", "http://h/x", "http://h:port"} {
+		_, err := client.New(bad, client.Access{})
 		var e *api.Error
 		if !errors.As(err, &e) || e.ExitCode() != 2 {
 			t.Errorf("%q: %v", bad, err)
