@@ -28,6 +28,7 @@ func TestComposeFilesFollowTheSchema(t *testing.T) {
 		{deploy + "/compose.yml"},
 		{deploy + "/compose.dev.yml"},
 		{deploy + "/compose.yml", "../testdata/override.yml"},
+		{deploy + "/compose.yml", deploy + "/compose.tls.yml"},
 	} {
 		p, err := load(t, files...)
 		if err != nil {
@@ -38,7 +39,7 @@ func TestComposeFilesFollowTheSchema(t *testing.T) {
 		if !mqbd.ReadOnly {
 			t.Errorf("%s: the root of mqbd is writable", files)
 		}
-		if len(mqbd.Ports) > 0 {
+		if mqbd.Environment["MQBD_TLS_CERT"] == nil && len(mqbd.Ports) > 0 {
 			t.Errorf("%s: mqbd is published without TLS: %v", files, mqbd.Ports)
 		}
 		if mqbd.ContainerName != "" {
@@ -82,6 +83,38 @@ func TestComposeClusterIsWhole(t *testing.T) {
 	}
 	if !over.Networks["default"].Internal {
 		t.Error("the test's network reaches out")
+	}
+}
+
+// Hazard: a port that is published beyond the host, or without what guards it.
+func TestPublishedPortsAreGuarded(t *testing.T) {
+	t.Parallel()
+	p, err := load(t, deploy+"/compose.yml", deploy+"/compose.tls.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mqbd := p.Services["mqbd"]
+	if len(mqbd.Ports) != 1 || mqbd.Ports[0].HostIP != "127.0.0.1" || mqbd.Ports[0].Target != 7070 {
+		t.Errorf("published as %+v", mqbd.Ports)
+	}
+	mounted := map[string]bool{}
+	for _, v := range mqbd.Volumes {
+		if v.ReadOnly {
+			mounted[v.Target] = true
+		}
+	}
+	for _, name := range []string{"MQBD_TLS_CERT", "MQBD_TLS_KEY", "MQBD_TLS_CA", "MQBD_TOKEN_FILE", "MQBCTL_CA", "MQBCTL_TOKEN_FILE"} {
+		if v := mqbd.Environment[name]; v == nil || !mounted[*v] {
+			t.Errorf("%s is no file that is mounted", name)
+		}
+	}
+	if v := mqbd.Environment["MQBD_COORDINATOR"]; v == nil {
+		t.Error("the settings of compose.yml are gone")
+	}
+	for name, s := range p.Services {
+		if name != "mqbd" && len(s.Ports) > 0 {
+			t.Errorf("%s is published", name)
+		}
 	}
 }
 
