@@ -112,6 +112,17 @@ func (m *member) signal(s syscall.Signal) {
 	}
 }
 
+// freeze returns when the member has stopped: that comes a moment after the signal,
+// and until then it may still answer.
+func (m *member) freeze() {
+	m.t.Helper()
+	m.signal(syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(m.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		m.t.Fatalf("not stopped: %v, status %#x", err, status)
+	}
+}
+
 func (m *member) ask(questions string) {
 	m.t.Helper()
 	if _, err := io.WriteString(m.in, questions); err != nil {
@@ -188,7 +199,7 @@ func TestALeaderThatWakesServesNoStaleReadAndKeepsNoDeadLease(t *testing.T) {
 		if got := child.line(); got != old {
 			t.Fatalf("before: %q", got)
 		}
-		child.signal(syscall.SIGSTOP)
+		child.freeze()
 		child.ask(strings.Repeat(fmt.Sprintf("get /x\nkeepalive %d\n", id), 3))
 		until(t, "a successor", func() bool { name, _ := b.Leader(); return name == "a" || name == "b" })
 		put(t, b, "/x", now)
