@@ -144,17 +144,12 @@ func (c *cli) routeCommand(verb, short string, do func(*client.Client, context.C
 		Use:   verb + " ROUTE",
 		Short: short,
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			if err := do(cl, cmd.Context(), args[0]); err != nil {
 				return err
 			}
 			return c.done(map[string]string{"route": args[0], "done": verb})
-		},
+		}),
 	}
 }
 
@@ -173,12 +168,7 @@ func (c *cli) drainCommand() *cobra.Command {
 		Use:   "drain NODE",
 		Short: "Move everything away from a node and give it nothing new",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			node := args[0]
 			if err := cl.Drain(cmd.Context(), node); err != nil {
 				return err
@@ -191,7 +181,7 @@ func (c *cli) drainCommand() *cobra.Command {
 				}
 			}
 			return c.done(map[string]string{"node": node, "done": "drain"})
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return at once")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up waiting after this long; the order stays")
@@ -239,17 +229,12 @@ func (c *cli) undrainCommand() *cobra.Command {
 		Use:   "undrain NODE",
 		Short: "Let a drained node take partitions again",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			if err := cl.Undrain(cmd.Context(), args[0]); err != nil {
 				return err
 			}
 			return c.done(map[string]string{"node": args[0], "done": "undrain"})
-		},
+		}),
 	}
 }
 
@@ -265,18 +250,13 @@ func (c *cli) checkpointCommand() *cobra.Command {
 		Use:   "show ROUTE",
 		Short: "Show the checkpoint records of a route",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			v, err := cl.Checkpoints(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			return c.print(v, func(w io.Writer) { checkpointsTable(w, v) })
-		},
+		}),
 	}, c.setCommand(), c.resetCommand(), c.adoptCommand())
 	return cmd
 }

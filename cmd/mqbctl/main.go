@@ -99,6 +99,19 @@ weaken something; the message says what to do.`,
 // connect makes the client. The caller closes it.
 func (c *cli) connect() (*client.Client, error) { return client.New(c.server, c.access) }
 
+// connected is the body of a command that talks to a node: it gets a client,
+// which is closed after it.
+func (c *cli) connected(run func(cmd *cobra.Command, args []string, cl *client.Client) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cl, err := c.connect()
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		return run(cmd, args, cl)
+	}
+}
+
 func (c *cli) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

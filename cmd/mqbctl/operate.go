@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/mqbridge/mqb/cluster/api"
+	"github.com/mqbridge/mqb/cluster/api/client"
 	"github.com/spf13/cobra"
 )
 
@@ -26,12 +27,7 @@ is fenced and goes on there. What lies between is left out, or written again.
 Where the output knows its records by the series of the whole route (parts), a
 partition is set forward only; checkpoint reset goes back.`,
 		Args: cobra.ExactArgs(3),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			req := api.SetRequest{Partition: args[1], Value: args[2], DryRun: true}
 			v, err := cl.SetCheckpoint(cmd.Context(), args[0], req)
 			if err != nil {
@@ -60,7 +56,7 @@ partition is set forward only; checkpoint reset goes back.`,
 				columns(w, "PARTITION LEG POSITION EPOCH", rows)
 				dryNote(w, v.DryRun)
 			})
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would happen, change nothing")
@@ -83,12 +79,7 @@ With --store URL, the records of the route are moved to that checkpoint_store,
 and the old ones say for ever where they went. Change checkpoint_store in the
 route's file too, before it is applied again.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			req := api.AdoptRequest{Store: store, DryRun: true}
 			v, err := cl.AdoptCheckpoints(cmd.Context(), args[0], req)
 			if err != nil {
@@ -114,7 +105,7 @@ route's file too, before it is applied again.`,
 				adoptTable(w, v)
 				dryNote(w, v.DryRun)
 			})
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would happen, change nothing")

@@ -192,12 +192,7 @@ func (c *cli) pauseCommand() *cobra.Command {
 first; when this command is done, nobody holds any of its partitions. The route
 stays paused, over restarts and changes of its specification, until resume.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			if err := cl.Pause(cmd.Context(), args[0]); err != nil {
 				return err
 			}
@@ -214,7 +209,7 @@ stays paused, over restarts and changes of its specification, until resume.`,
 				}
 			}
 			return c.done(map[string]string{"route": args[0], "done": "pause"})
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return at once")
 	cmd.Flags().DurationVar(&timeout, "timeout", moveTimeout, "give up waiting after this long; the route stays paused")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mqbridge/mqb/cluster/api"
+	"github.com/mqbridge/mqb/cluster/api/client"
 	"github.com/mqbridge/mqb/lease"
 	"github.com/spf13/cobra"
 )
@@ -24,12 +25,7 @@ func (c *cli) leasesCommand() *cobra.Command {
 		Long: `Show who holds which partition, and what it does. With --history, show who held
 the partitions of one route under their last twenty epochs, and why that ended.`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			name := cmp.Or(route, strings.Join(args, ""))
 			if history {
 				return show(cmd.Context(), c, watch, func(ctx context.Context) (api.History, error) {
@@ -40,7 +36,7 @@ the partitions of one route under their last twenty epochs, and why that ended.`
 				v, err := cl.Leases(ctx, name)
 				return onlyPartition(onNode(v, node), partition), err
 			}, func(w io.Writer, v api.Leases) { leasesTable(w, v, time.Now()) })
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&route, "route", "", "only of this `route`")
 	cmd.Flags().StringVar(&partition, "partition", "", "only this `partition`")
@@ -128,12 +124,7 @@ func (c *cli) routesCommand() *cobra.Command {
 		Use:   "routes [ROUTE]",
 		Short: "List the routes, or show one with its specification",
 		Args:  cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
 			if len(args) == 0 {
 				return show(cmd.Context(), c, watch, cl.Routes, func(w io.Writer, v api.Routes) { routesTable(w, v.Routes) })
 			}
@@ -143,7 +134,7 @@ func (c *cli) routesCommand() *cobra.Command {
 				routesTable(w, []api.Route{v})
 				fmt.Fprintf(w, "\nuid %s, series %s\n\n%s", v.UID, v.Series, v.Spec)
 			})
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again whenever it changes")
 	return cmd
