@@ -166,6 +166,26 @@ type PlainWriter interface {
 	Write(ctx context.Context, b *message.Batch, i, j int) error
 }
 
+// StatefulWriter is a PlainWriter whose sink has to remember something beside the
+// position: where a file ended (docs/protocol.md, append). What State returns
+// stands in the record as SinkState, in one write with the position, and is handed
+// back in Claim.Record to the run after this one.
+type StatefulWriter interface {
+	PlainWriter
+	// State makes what was written as durable as the sink's settings say and
+	// returns the sink's state, at most a few hundred bytes. It is called before
+	// the first Write of a run whose record has no state yet, and before each
+	// commit; by the goroutine that calls Write.
+	State(ctx context.Context) ([]byte, error)
+}
+
+// LegDeadLetters is the Claim.Leg with which the endpoint of a dlq is opened. Its
+// writer must be a PlainWriter; several partitions of a route write through
+// writers of their own at the same time. Claim.Record is then empty, since the
+// record belongs to the route's own sink. Each message carries its letter's id as
+// metadata mqb.id, the same whenever the letter is written again.
+const LegDeadLetters = "dlq"
+
 // Swap is the record change that a transaction carries.
 type Swap struct {
 	Key      string

@@ -74,7 +74,9 @@ func Permanent(err error, hint string) error {
 // Connection marks an error of the way to the system.
 func Connection(err error) error { return &Error{Class: ClassConnection, Err: err} }
 
-// RowError is one refused message.
+// RowError is one refused message. Err of class connection or retryable means
+// that the message itself is fine and may be written again (middleware retry);
+// anything else blames the message.
 type RowError struct {
 	Index int
 	Err   error

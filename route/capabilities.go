@@ -51,6 +51,9 @@ type SinkCapabilities struct {
 	// Parts: a T2 sink of immutable parts; it needs a source with numbered
 	// positions and uses intents.
 	Parts bool
+	// Append: a T2 sink that is told where it ended by the checkpoint record, and
+	// cuts what was written behind that: a repeat replaces what it repeats.
+	Append bool
 	// Durable: an acknowledged write survives a crash of the system behind it,
 	// as configured.
 	Durable bool
