@@ -19,12 +19,13 @@ import (
 
 // Config is the endpoint's configuration, as source or as sink.
 type Config struct {
-	Path      string    `yaml:"path" doc:"Source: a file or a glob (** crosses directories); each file is a partition. Sink: the directory of the parts."`
-	Format    string    `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata), json (a JSON value a line), text, raw, csv (sources only)."`
-	Delimiter string    `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
-	Mode      string    `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
-	NameBy    string    `yaml:"name_by" default:"auto" doc:"Sinks: source_position writes immutable parts named after the records in them."`
-	CSV       CSVConfig `yaml:"csv" doc:"How csv is read."`
+	Path        string    `yaml:"path" doc:"Source: a file or a glob (** crosses directories); each file is a partition. Sink: the directory of the parts."`
+	Format      string    `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata), json (a JSON value a line), text, raw, csv (sources only)."`
+	Delimiter   string    `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
+	Compression string    `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`
+	Mode        string    `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
+	NameBy      string    `yaml:"name_by" default:"auto" doc:"Sinks: source_position writes immutable parts named after the records in them."`
+	CSV         CSVConfig `yaml:"csv" doc:"How csv is read."`
 }
 
 // CSVConfig says how csv is read.
@@ -201,7 +202,7 @@ func Type() connectors.Type {
 				}
 			},
 			Reserved: []string{
-				"compression", "encryption", "fsync", "fsync_interval_ms", "delete", "group_id",
+				"encryption", "fsync", "fsync_interval_ms", "delete", "group_id",
 				"read_from_tail", "source_metadata",
 			},
 		},
