@@ -17,6 +17,8 @@ type Options struct {
 	LookupEnv LookupEnv
 	// Name of a bare route; "" takes the file's name without its extension.
 	Name string
+	// Overrides set values over those of the file.
+	Overrides []Override
 }
 
 // File is a decoded configuration file.
@@ -34,6 +36,7 @@ type File struct {
 func Decode(file string, data []byte, types Types, opts Options) (*File, error) {
 	d := &decoder{file: file, types: types, opts: opts}
 	if root := d.parseYAML(data); root != nil {
+		d.override(root, opts.Overrides)
 		d.shape(root)
 	}
 	if len(d.errs) > 0 {
@@ -66,6 +69,8 @@ type decoder struct {
 	routes   []*Spec
 	warnings []string
 	errs     Errors
+	// origins name what is outside the file and has values in it, see origin.
+	origins []string
 }
 
 func (d *decoder) fail(n *node, field, msg, hint string) {
@@ -73,7 +78,8 @@ func (d *decoder) fail(n *node, field, msg, hint string) {
 }
 
 func (d *decoder) failAt(line, col int, field, msg, hint string) {
-	d.errs = append(d.errs, &ConfigError{File: d.file, Line: line, Col: col, Route: d.route, Field: field, Msg: msg, Hint: hint})
+	file, line, col := d.placeOf(line, col)
+	d.errs = append(d.errs, &ConfigError{File: file, Line: line, Col: col, Route: d.route, Field: field, Msg: msg, Hint: hint})
 }
 
 func (d *decoder) warnAt(e *entry, msg string) {
@@ -94,8 +100,7 @@ func (d *decoder) shape(root *node) {
 		return
 	}
 	if root.find("input") != nil || root.find("output") != nil {
-		name := cmp.Or(d.opts.Name, strings.TrimSuffix(filepath.Base(d.file), filepath.Ext(d.file)))
-		d.decodeRoute(name, root)
+		d.decodeRoute(d.bareName(), root)
 		return
 	}
 	var routes []entry
@@ -117,6 +122,11 @@ func (d *decoder) shape(root *node) {
 		return
 	}
 	d.routeMap(&node{kind: mappingNode, line: root.line, col: root.col, entries: routes})
+}
+
+// bareName names a route that stands alone in its file.
+func (d *decoder) bareName() string {
+	return cmp.Or(d.opts.Name, strings.TrimSuffix(filepath.Base(d.file), filepath.Ext(d.file)))
 }
 
 // besideRoutes judges a top-level key next to routes:. The dialect warns about
@@ -246,7 +256,7 @@ func (d *decoder) liftCheckpointStore(route, input *node) {
 			route.entries = append(route.entries, *own)
 		} else if theirs.value.text != own.value.text {
 			d.failAt(own.line, own.col, join("input."+e.key, "checkpoint_store"),
-				fmt.Sprintf("differs from the route's own in line %d", theirs.line), "a route has one checkpoint store; keep one of them")
+				"differs from the route's own in "+d.source(theirs.line), "a route has one checkpoint store; keep one of them")
 		}
 	}
 }
@@ -270,6 +280,7 @@ func (d *decoder) checkRoute(n *node, k *routeKeys) {
 // decodeEndpoint decodes one side of a route: a mapping with one endpoint name
 // and maybe middlewares, or a bare name.
 func (d *decoder) decodeEndpoint(n *node, side Side, path string) Endpoint {
+	d.structure(n)
 	switch n.kind {
 	case nullNode:
 		if side == Input {
@@ -358,6 +369,7 @@ func (d *decoder) endpointConfig(e *entry, side Side, path string) Endpoint {
 }
 
 func (d *decoder) decodeMiddlewares(n *node, side Side, path string) []Middleware {
+	d.structure(n)
 	if n.kind == nullNode {
 		return nil
 	}
@@ -426,6 +438,9 @@ func (d *decoder) decodeConfig(e *entry, config any, side Side, path string, res
 	if v.Kind() == reflect.Struct {
 		setDefaults(v)
 	}
+	if _, scalar := config.(scalarConfig); !scalar {
+		d.structure(e.value)
+	}
 	switch e.value.kind {
 	case mappingNode, nullNode:
 		n := e.value
@@ -485,5 +500,9 @@ func (d *decoder) configError(e *entry, path string, err error) {
 }
 
 func (d *decoder) where(e *entry) string {
-	return fmt.Sprintf("%s:%d:%d", d.file, e.line, e.col)
+	file, line, col := d.placeOf(e.line, e.col)
+	if line == 0 {
+		return file
+	}
+	return fmt.Sprintf("%s:%d:%d", file, line, col)
 }

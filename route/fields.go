@@ -136,7 +136,7 @@ func (d *decoder) decodeStruct(n *node, v reflect.Value, path string, reserved, 
 			continue
 		}
 		if first := given[at]; first != nil {
-			d.failAt(e.line, e.col, join(path, e.key), fmt.Sprintf("says the same as %q in line %d", first.key, first.line), "keep one of them")
+			d.failAt(e.line, e.col, join(path, e.key), fmt.Sprintf("says the same as %q in %s", first.key, d.source(first.line)), "keep one of them")
 			continue
 		}
 		given[at] = e
@@ -189,6 +189,10 @@ func (d *decoder) decodeValue(n *node, v reflect.Value, path, key string) {
 		return
 	}
 	switch v.Kind() {
+	case reflect.Struct, reflect.Map, reflect.Slice, reflect.Array, reflect.Interface:
+		d.structure(n)
+	}
+	switch v.Kind() {
 	case reflect.Pointer:
 		p := reflect.New(v.Type().Elem())
 		if p.Elem().Kind() == reflect.Struct {
@@ -233,6 +237,13 @@ func (d *decoder) decodeValue(n *node, v reflect.Value, path, key string) {
 }
 
 func (d *decoder) decodeList(n *node, v reflect.Value, path, key string) {
+	if n.kind == scalarNode && n.line < 0 && v.Type().Elem().Kind() == reflect.String {
+		// From outside the file, words need no brackets: a,b
+		for word := range strings.SplitSeq(n.text, ",") {
+			n.items = append(n.items, &node{kind: scalarNode, text: word, replaced: true, line: n.line})
+		}
+		n.kind, n.text = sequenceNode, ""
+	}
 	if n.kind != sequenceNode {
 		d.fail(n, path, "must be a list, not "+n.kind.String(), "")
 		return
