@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/mqbridge/mqb/cluster/catalog"
+	"github.com/mqbridge/mqb/route"
 )
 
 type empty struct{}
@@ -125,7 +126,7 @@ func checkpointsView(name, store string, list []catalog.Checkpoint) Checkpoints 
 }
 
 // File is the JSON body of apply, validate and explain; a body of another content
-// type is the file itself. Variables are resolved from Env alone, never from
+// type is the file itself. Variables and overrides (route.OverridePrefix) are taken from Env alone, never from
 // the environment of the node that answers, which is not the caller's to read.
 type File struct {
 	Name string            `json:"name,omitempty"`
@@ -136,6 +137,15 @@ type File struct {
 func (f File) lookup(name string) (string, bool) {
 	v, ok := f.Env[name]
 	return v, ok
+}
+
+// overrides are those of the variables that override the file.
+func (f File) overrides() []route.Override {
+	var environ []string
+	for name, value := range f.Env {
+		environ = append(environ, name+"="+value)
+	}
+	return route.OverridesFrom(environ)
 }
 
 func readFile(r *http.Request) (File, error) {
@@ -166,7 +176,7 @@ func (s *Server) apply(r *http.Request) (any, error) {
 		}
 	}
 	results, err := s.cfg.Catalog.Apply(r.Context(), []byte(f.Text), catalog.ApplyOptions{
-		Position: catalog.Position(q.Get("position")), DryRun: dry, File: f.Name, LookupEnv: f.lookup,
+		Position: catalog.Position(q.Get("position")), DryRun: dry, File: f.Name, LookupEnv: f.lookup, Overrides: f.overrides(),
 	})
 	if err != nil {
 		return nil, err
@@ -191,7 +201,7 @@ func (s *Server) validate(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = s.cfg.Catalog.Explain([]byte(f.Text), f.Name, f.lookup)
+	_, _, err = s.cfg.Catalog.Explain([]byte(f.Text), f.Name, f.lookup, f.overrides())
 	return empty{}, err
 }
 
@@ -200,7 +210,7 @@ func (s *Server) explain(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, warnings, err := s.cfg.Catalog.Explain([]byte(f.Text), f.Name, f.lookup)
+	list, warnings, err := s.cfg.Catalog.Explain([]byte(f.Text), f.Name, f.lookup, f.overrides())
 	if err != nil {
 		return nil, err
 	}

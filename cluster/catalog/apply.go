@@ -34,6 +34,8 @@ type ApplyOptions struct {
 	File string
 	// LookupEnv fills ${VAR}; nil leaves it as it is.
 	LookupEnv route.LookupEnv
+	// Overrides set values over those of the file.
+	Overrides []route.Override
 	// ExitOnEmpty sets exit_on_empty on every route, whatever the file says.
 	ExitOnEmpty bool
 }
@@ -77,7 +79,7 @@ func (c *Catalog) Apply(ctx context.Context, file []byte, opts ApplyOptions) ([]
 	default:
 		return nil, &Refusal{Reason: fmt.Sprintf("unknown position %q", opts.Position), Hint: "use keep or earliest"}
 	}
-	defs, _, err := decode(c.cfg.Registry, file, opts.File, opts.LookupEnv)
+	defs, _, err := decode(c.cfg.Registry, file, opts.File, opts.LookupEnv, opts.Overrides)
 	if err != nil {
 		return nil, err
 	}

@@ -26,8 +26,8 @@ type definition struct {
 
 // decode reads a file strictly and infers what its routes guarantee; a route
 // that is weaker than it requires is an error here already (invariant 9).
-func decode(registry *connectors.Registry, file []byte, name string, env route.LookupEnv) ([]definition, []string, error) {
-	f, err := route.Decode(cmp.Or(name, "routes.yaml"), file, registry, route.Options{LookupEnv: env})
+func decode(registry *connectors.Registry, file []byte, name string, env route.LookupEnv, overrides []route.Override) ([]definition, []string, error) {
+	f, err := route.Decode(cmp.Or(name, "routes.yaml"), file, registry, route.Options{LookupEnv: env, Overrides: overrides})
 	if err != nil {
 		return nil, nil, invalid(err)
 	}

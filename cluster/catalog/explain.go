@@ -13,8 +13,8 @@ type Explanation struct {
 
 // Explain decodes a file and infers what each of its routes guarantees, without
 // any cluster. *Invalid lists everything that is wrong with the file.
-func Explain(registry *connectors.Registry, file []byte, name string, env route.LookupEnv) ([]Explanation, []string, error) {
-	defs, warnings, err := decode(registry, file, name, env)
+func Explain(registry *connectors.Registry, file []byte, name string, env route.LookupEnv, overrides []route.Override) ([]Explanation, []string, error) {
+	defs, warnings, err := decode(registry, file, name, env, overrides)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -32,6 +32,6 @@ func (c *Catalog) Describe(name, text string) (*route.Spec, route.Inference, err
 }
 
 // Explain explains a file as Apply would read it.
-func (c *Catalog) Explain(file []byte, name string, env route.LookupEnv) ([]Explanation, []string, error) {
-	return Explain(c.cfg.Registry, file, name, env)
+func (c *Catalog) Explain(file []byte, name string, env route.LookupEnv, overrides []route.Override) ([]Explanation, []string, error) {
+	return Explain(c.cfg.Registry, file, name, env, overrides)
 }

@@ -63,7 +63,11 @@ says what is meant.`,
 			// Decoded here first: errors show without a cluster, and the variables
 			// that the file names are known, so that nothing else of this
 			// environment leaves it.
-			decoded, err := route.Decode(name, text, builtin.Registry(), route.Options{LookupEnv: func(key string) (string, bool) {
+			overrides := route.OverridesFrom(os.Environ())
+			for _, o := range overrides {
+				f.Env[o.Name] = o.Value
+			}
+			decoded, err := route.Decode(name, text, builtin.Registry(), route.Options{Overrides: overrides, LookupEnv: func(key string) (string, bool) {
 				v, ok := os.LookupEnv(key)
 				if ok {
 					f.Env[key] = v

@@ -32,7 +32,7 @@ func (c *cli) decode(path string) ([]catalog.Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, warnings, err := catalog.Explain(builtin.Registry(), text, name, os.LookupEnv)
+	list, warnings, err := catalog.Explain(builtin.Registry(), text, name, os.LookupEnv, route.OverridesFrom(os.Environ()))
 	for _, w := range warnings {
 		fmt.Fprintln(c.err, "warning:", w)
 	}

@@ -84,7 +84,7 @@ func (c *cli) run(ctx context.Context, path string, o runOptions) error {
 		return err
 	}
 	registry := builtin.Registry()
-	list, warnings, err := catalog.Explain(registry, text, name, os.LookupEnv)
+	list, warnings, err := catalog.Explain(registry, text, name, os.LookupEnv, route.OverridesFrom(os.Environ()))
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (l *localRun) apply(ctx context.Context, c lease.Coordinator, text []byte, 
 		},
 	})
 	results, err := cat.Apply(ctx, text, catalog.ApplyOptions{
-		File: name, LookupEnv: os.LookupEnv, Position: catalog.Position(o.position), ExitOnEmpty: !o.follow,
+		File: name, LookupEnv: os.LookupEnv, Overrides: route.OverridesFrom(os.Environ()), Position: catalog.Position(o.position), ExitOnEmpty: !o.follow,
 	})
 	if err != nil {
 		return err

@@ -163,7 +163,7 @@ func applyFile(ctx context.Context, cat *catalog.Catalog, path string, log *slog
 		return &api.Error{Message: err.Error(), Code: api.CodeInvalid}
 	}
 	results, err := backoff.Retry(ctx, func() ([]catalog.Result, error) {
-		res, err := cat.Apply(ctx, text, catalog.ApplyOptions{File: path, LookupEnv: os.LookupEnv})
+		res, err := cat.Apply(ctx, text, catalog.ApplyOptions{File: path, LookupEnv: os.LookupEnv, Overrides: route.OverridesFrom(os.Environ())})
 		var invalid *catalog.Invalid
 		if errors.As(err, &invalid) {
 			err = backoff.Permanent(err)
