@@ -307,6 +307,11 @@ func (a *attempt) claimAndRun(ctx, opening context.Context, gate func() error, o
 	}
 	defer claim.Budget.Close()
 	claim.Reject = a.rejecter(spec)
+	var letters *pipeline.DeadLetters
+	if rt.deadLetters != nil {
+		letters = &pipeline.DeadLetters{Open: func(ctx context.Context) (connectors.PlainWriter, error) { return rt.openDeadLetters(ctx, claim) }}
+		claim.Reject = letters.Reject
+	}
 	hook.At("run.claimed")
 	writer, err := prepared.Open(opening, claim)
 	if err != nil {
@@ -328,17 +333,14 @@ func (a *attempt) claimAndRun(ctx, opening context.Context, gate func() error, o
 		_ = writer.Close()
 		return fmt.Errorf("open source: %w", err)
 	}
-	mws := make([]connectors.Middleware, len(rt.middlewares))
-	for i, f := range rt.middlewares {
-		mws[i] = f()
-	}
 	a.started.Store(true)
 	a.view.set(lease.StateRunning)
 	a.log.Info("running", "position", a.view.status().Position, "took", time.Since(started).Round(time.Millisecond))
 	out.ran = true
 	began, commits := time.Now(), a.view.stats.Commits.Load()
 	err = pipeline.Run(ctx, pipeline.Config{
-		Claim: claim, Reader: reader, Writer: writer, Middlewares: mws, Store: rt.store,
+		Claim: claim, Reader: reader, Writer: writer, Middlewares: rt.chains(), Store: rt.store,
+		Sending: rt.sending, DeadLetters: letters,
 		Stats: &a.view.stats, FinishOnly: finishOnly, Drain: a.drain,
 		OnEnd: func(ended bool) {
 			switch {

@@ -22,6 +22,9 @@ type runtime struct {
 	sink        connectors.Sink
 	store       checkpoint.Store
 	middlewares []func() connectors.Middleware
+	workers     int // chains of middlewares that work at the same time
+	sending     connectors.Sending
+	deadLetters connectors.Sink // nil without a dlq
 	inference   route.Inference
 	closeStore  func() error
 }
@@ -110,6 +113,12 @@ func (rs *runtimes) fill(ctx context.Context, rt *runtime) (err error) {
 	if rt.middlewares, err = rs.cfg.Registry.Middlewares(rt.spec); err != nil {
 		return err
 	}
+	rt.workers, rt.sending = rs.cfg.Registry.Workers(rt.spec), rs.cfg.Registry.Sending(rt.spec)
+	if e := rt.sending.DeadLetters; e != nil {
+		if rt.deadLetters, err = rs.cfg.Registry.SinkOf(*e, rt.spec, rs.cfg.Env); err != nil {
+			return fmt.Errorf("dlq: %w", err)
+		}
+	}
 	rt.inference = route.Infer(rt.spec, rs.cfg.Registry)
 	if rt.store, rt.closeStore, err = openStore(ctx, rt.sink, rt.spec, rs.cfg.Coordinator, rs.cfg.Keys); err != nil {
 		return fmt.Errorf("open checkpoint store: %w", err)
@@ -124,9 +133,46 @@ func (rt *runtime) close() {
 	if rt.sink != nil {
 		_ = rt.sink.Close()
 	}
+	if rt.deadLetters != nil {
+		_ = rt.deadLetters.Close()
+	}
 	if rt.source != nil {
 		_ = rt.source.Close()
 	}
+}
+
+// chains makes the middlewares of each worker of a run.
+func (rt *runtime) chains() [][]connectors.Middleware {
+	if len(rt.middlewares) == 0 {
+		return nil
+	}
+	out := make([][]connectors.Middleware, rt.workers)
+	for i := range out {
+		for _, f := range rt.middlewares {
+			out[i] = append(out[i], f())
+		}
+	}
+	return out
+}
+
+// openDeadLetters opens the dlq of a run.
+func (rt *runtime) openDeadLetters(ctx context.Context, claim connectors.Claim) (connectors.PlainWriter, error) {
+	claim.Leg, claim.Record = connectors.LegDeadLetters, checkpoint.Record{}
+	prepared, err := rt.deadLetters.Prepare(ctx, claim.Partition)
+	if err != nil {
+		return nil, err
+	}
+	w, err := prepared.Open(ctx, claim)
+	if err != nil {
+		_ = prepared.Close()
+		return nil, err
+	}
+	plain, ok := w.(connectors.PlainWriter)
+	if !ok {
+		_ = w.Close()
+		return nil, connectors.Permanent(fmt.Errorf("%s cannot take dead letters", rt.sending.DeadLetters.Type), "use another endpoint for the dlq")
+	}
+	return plain, nil
 }
 
 // close closes what attempts that never ended still hold.

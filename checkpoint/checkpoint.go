@@ -123,8 +123,11 @@ type Record struct {
 	Source     string           `json:"source,omitempty"`  // source identity
 	Session    string           `json:"session,omitempty"` // writer session of the run
 	SinkState  []byte           `json:"sink_state,omitempty"`
-	MovedTo    string           `json:"moved_to,omitempty"`
-	Tombstone  bool             `json:"tombstone,omitempty"`
+	// Verdicts are records behind Position that were judged and may not be judged
+	// again (docs/protocol.md, verdicts): dead letters about to be written.
+	Verdicts  *Verdicts `json:"verdicts,omitempty"`
+	MovedTo   string    `json:"moved_to,omitempty"`
+	Tombstone bool      `json:"tombstone,omitempty"`
 }
 
 // Entry is one record of a List.

@@ -307,7 +307,7 @@ func rewrite(ctx context.Context, store Store, req ClaimRequest, change func(*Re
 		return Record{}, err
 	}
 	next := c.Record
-	next.Intents, next.SinkState, next.Session = nil, nil, ""
+	next.Intents, next.SinkState, next.Verdicts, next.Session = nil, nil, nil, ""
 	next.Generation = req.Generation
 	change(&next)
 	return Commit(ctx, store, req.Key, c.Record, next)

@@ -60,10 +60,11 @@ type Claim struct {
 	// Gate returns an error once this node may no longer write (its lease
 	// cannot be proven alive). Sinks ask right before each irrevocable step.
 	Gate func() error
-	// Reject is called by a reader for a record it cannot hand on. nil means:
-	// it is taken care of by the route's rule (dropped and counted; add it to
-	// Batch.Read and Batch.Dropped), go on behind it. An error means: stop
-	// before it and return that error.
+	// Reject is called by a reader, within Read, for a record of the batch that it
+	// is about to return and that it cannot hand on. nil means: it is taken care of
+	// by the route's rule (dropped or dead-lettered; add it to Batch.Read and
+	// Batch.Dropped), go on behind it. An error means: stop before it and return
+	// that error.
 	Reject func(ctx context.Context, bad BadRecord) error
 	Log    *slog.Logger
 }

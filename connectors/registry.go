@@ -37,10 +37,14 @@ type Middleware interface {
 	Close() error
 }
 
-// MiddlewareType is a middleware type with its constructor.
+// MiddlewareType is a middleware type with its constructor: New for a stage that
+// batches pass, Ask for a rule of the write itself.
 type MiddlewareType struct {
 	route.MiddlewareType
 	New func(config any, spec *route.Spec) (func() Middleware, error)
+	// Ask adds to what is asked of the writer. It is called in the order in which
+	// the output lists its middlewares, innermost first.
+	Ask func(config any, s *Sending)
 }
 
 // Registry holds the types a binary was built with. Filled once, at start, then
@@ -97,12 +101,47 @@ func (r *Registry) Source(spec *route.Spec, env Env) (Source, error) {
 
 // Sink builds the sink of a route.
 func (r *Registry) Sink(spec *route.Spec, env Env) (Sink, error) {
-	t, ok := r.endpoints[spec.Output.Type]
-	if !ok || t.NewSink == nil {
-		return nil, Permanent(fmt.Errorf("route %s: %q cannot be an output", spec.Name, spec.Output.Type), "")
-	}
-	return t.NewSink(spec.Output.Config, spec, env)
+	return r.SinkOf(spec.Output, spec, env)
 }
+
+// SinkOf builds a sink of an endpoint that stands elsewhere in the route: that of
+// a dlq.
+func (r *Registry) SinkOf(e route.Endpoint, spec *route.Spec, env Env) (Sink, error) {
+	t, ok := r.endpoints[e.Type]
+	if !ok || t.NewSink == nil {
+		return nil, Permanent(fmt.Errorf("route %s: %q cannot be an output", spec.Name, e.Type), "")
+	}
+	return t.NewSink(e.Config, spec, env)
+}
+
+// Sending collects what the middlewares of a route ask of its writer.
+func (r *Registry) Sending(spec *route.Spec) Sending {
+	var s Sending
+	for _, m := range slices.Concat(spec.Input.Middlewares, spec.Output.Middlewares) {
+		if t, ok := r.middlewares[m.Type]; ok && t.Ask != nil {
+			t.Ask(m.Config, &s)
+		}
+	}
+	return s
+}
+
+// Workers is how many chains of a route's middlewares may work at the same time:
+// its concurrency, or one where a middleware paces or depends on earlier messages.
+func (r *Registry) Workers(spec *route.Spec) int {
+	for _, m := range slices.Concat(spec.Input.Middlewares, spec.Output.Middlewares) {
+		t, ok := r.middlewares[m.Type]
+		if !ok || t.New == nil {
+			continue
+		}
+		if c := t.Capabilities(m.Config); c.Stateful || c.Serial || c.Shape == route.ShapeHold {
+			return 1
+		}
+	}
+	return min(max(spec.Concurrency, 1), maxWorkers)
+}
+
+// maxWorkers bounds the batches that one partition has in its middlewares.
+const maxWorkers = 256
 
 // Middlewares builds the factories of a route's middlewares in the order a
 // message passes them: input side, then output side. On the input the first
@@ -117,6 +156,9 @@ func (r *Registry) Middlewares(spec *route.Spec) ([]func() Middleware, error) {
 		t, ok := r.middlewares[m.Type]
 		if !ok {
 			return nil, Permanent(fmt.Errorf("route %s: no middleware %q", spec.Name, m.Type), "")
+		}
+		if t.New == nil {
+			continue
 		}
 		f, err := t.New(m.Config, spec)
 		if err != nil {

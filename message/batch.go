@@ -242,6 +242,68 @@ func (b *Batch) Release() {
 	}
 }
 
+// Clear empties a batch for its owner to fill it again: messages, counters and
+// positions go, memory and the lease on it stay.
+func (b *Batch) Clear() {
+	lease := b.lease
+	b.reset()
+	b.lease = lease
+}
+
+// AppendFrom copies message i of other, with its key and metadata, to the end of b.
+func (b *Batch) AppendFrom(other *Batch, i int) {
+	m := other.Msg(i)
+	b.Append(other.Payload(i), m.Ordinal, m.Next)
+	b.SetKey(other.Key(i))
+	for j := range other.MetaLen(i) {
+		k, v := other.MetaAt(i, j)
+		b.AddMeta(string(k), v)
+	}
+}
+
+// Join moves the records of other, which follow those of b, to the end of b, and
+// releases other. Both must be of one reader, so that the positions of either are
+// made by the other's Positioner too.
+func (b *Batch) Join(other *Batch) {
+	base := uint32(len(b.Arena))
+	if uint64(base)+uint64(len(other.Arena)) >= uint64(absent) {
+		panic("message: the joined batches have more than 4 GiB")
+	}
+	framed := b.framed && other.framed && len(b.msgs) > 0 && b.endsArena()
+	b.Arena = append(b.Arena, other.Arena...)
+	pairs := uint32(len(b.pairs))
+	for _, m := range other.msgs {
+		m.off += base
+		if m.kn != absent {
+			m.koff += base
+		}
+		m.moff += pairs
+		b.msgs = append(b.msgs, m)
+	}
+	for _, p := range other.pairs {
+		p.koff += base
+		p.voff += base
+		b.pairs = append(b.pairs, p)
+	}
+	b.framed = framed && other.msgs[0].off == 0
+	b.End, b.Positions = other.End, other.Positions
+	b.Read += other.Read
+	b.Dropped += other.Dropped
+	b.Filtered += other.Filtered
+	if other.lease.n > 0 {
+		b.lease.Join(other.lease)
+		other.lease = Lease{}
+	}
+	other.Release()
+}
+
+// endsArena reports whether the last payload and its line end are the end of the
+// arena, so that what is appended follows them.
+func (b *Batch) endsArena() bool {
+	last := &b.msgs[len(b.msgs)-1]
+	return int(last.off+last.n)+1 == len(b.Arena)
+}
+
 func (b *Batch) reset() {
 	*b = Batch{Arena: b.Arena[:0], msgs: b.msgs[:0], pairs: b.pairs[:0], pool: b.pool}
 }

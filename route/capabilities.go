@@ -73,6 +73,8 @@ type MiddlewareCapabilities struct {
 	Shape Shape
 	// Stateful: what it does depends on earlier messages.
 	Stateful bool
+	// Serial: one worker at a time, since it paces. It says nothing of the result.
+	Serial bool
 	// Replay: the same messages give the same result again.
 	ReplaySame bool
 }

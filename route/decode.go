@@ -224,9 +224,7 @@ func (d *decoder) decodeRoute(name string, n *node) {
 	n.entries = append(sides, n.entries...)
 	spec.source = n
 	d.routes = append(d.routes, spec)
-	if spec.Concurrency > 1 {
-		d.warnings = append(d.warnings, fmt.Sprintf("route %s: concurrency: %d: one middleware worker runs per partition so far; order and results are the same", spec.Name, spec.Concurrency))
-	}
+	d.badRecordRule(n, spec)
 	if len(d.errs) == before {
 		if t, ok := d.types.Endpoint(spec.Output.Type); ok && t.Sink != nil && t.Sink(spec.Output.Config).Tier == TierTransactional &&
 			(spec.Commit == CommitSeparate || spec.CheckpointStore != "") {
@@ -235,6 +233,25 @@ func (d *decoder) decodeRoute(name string, n *node) {
 		for _, conflict := range Infer(spec, d.types).Conflicts {
 			d.failAt(output.line, output.col, "output", conflict, "")
 		}
+	}
+}
+
+// badRecordRule fills in on_error: a dlq says it all, and contradicts what says
+// otherwise.
+func (d *decoder) badRecordRule(n *node, spec *Spec) {
+	place := n
+	if e := n.find("on_error"); e != nil {
+		place = e.value
+	}
+	switch dlq := spec.DeadLetters(); {
+	case dlq == nil && spec.OnError == OnErrorDLQ:
+		d.fail(place, "on_error", "dlq needs a dlq", "output: {…, middlewares: [{dlq: {endpoint: {file: {path: dead.jsonl}}}}]}")
+	case dlq != nil && spec.OnError != OnErrorDLQ && spec.OnError != "":
+		d.fail(place, "on_error", fmt.Sprintf("%s contradicts the dlq of the output", spec.OnError), "remove one of them")
+	case dlq != nil:
+		spec.OnError = OnErrorDLQ
+	case spec.OnError == "":
+		spec.OnError = OnErrorStop
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 //	later     "d|e": values of the dialect that are refused as not supported yet
 //	min, max  bounds of numbers, sizes and durations
 //	secret    "true": the value is masked wherever a route is shown
+//	scalar    "true": a list that may be written as its only entry
 type field struct {
 	name, alias string
 	index       []int
@@ -32,6 +33,7 @@ type field struct {
 	hasDefault  bool
 	required    bool
 	secret      bool
+	scalar      bool
 	enum, later []string
 	min, max    string
 }
@@ -40,6 +42,7 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 	bytesType    = reflect.TypeFor[Bytes]()
 	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
+	endpointType = reflect.TypeFor[Endpoint]() // the endpoint of a dlq
 )
 
 // fieldsOf lists the fields of a struct in the order they are declared; an
@@ -63,7 +66,7 @@ func fieldsOf(t reflect.Type) []field {
 		x := field{
 			name: name, alias: f.Tag.Get("alias"), index: []int{i}, typ: f.Type,
 			doc: f.Tag.Get("doc"), def: def, hasDefault: hasDefault,
-			required: f.Tag.Get("required") == "true", secret: f.Tag.Get("secret") == "true",
+			required: f.Tag.Get("required") == "true", secret: f.Tag.Get("secret") == "true", scalar: f.Tag.Get("scalar") == "true",
 			min: f.Tag.Get("min"), max: f.Tag.Get("max"),
 		}
 		if e := f.Tag.Get("enum"); e != "" {
@@ -144,6 +147,9 @@ func (d *decoder) decodeStruct(n *node, v reflect.Value, path string, reserved, 
 		if e.value.kind == nullNode && !f.required {
 			continue // "key:" with nothing behind it: the default
 		}
+		if f.scalar && e.value.kind == scalarNode && e.value.line >= 0 {
+			e.value = &node{kind: sequenceNode, items: []*node{e.value}, line: e.value.line, col: e.value.col}
+		}
 		before := len(d.errs)
 		e.value.secret = f.secret
 		d.decodeValue(e.value, v.FieldByIndex(f.index), join(path, e.key), e.key)
@@ -188,9 +194,21 @@ func (d *decoder) decodeValue(n *node, v reflect.Value, path, key string) {
 		}
 		return
 	}
+	if v.Type() == endpointType {
+		v.Set(reflect.ValueOf(d.decodeEndpoint(n, Output, path)))
+		return
+	}
 	switch v.Kind() {
 	case reflect.Struct, reflect.Map, reflect.Slice, reflect.Array, reflect.Interface:
 		d.structure(n)
+	}
+	if v.Type() == orderedType {
+		if n.kind != mappingNode {
+			d.fail(n, path, "must be a mapping, not "+n.kind.String(), "")
+			return
+		}
+		v.Set(reflect.ValueOf(n.ordered()))
+		return
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -370,6 +388,8 @@ func kindName(t reflect.Type, key string) string {
 		return "a duration"
 	case bytesType:
 		return "a size"
+	case endpointType:
+		return "an output"
 	}
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -20,7 +20,7 @@ import "time"
 type routeKeys struct {
 	Description        string        `yaml:"description" doc:"What the route is for."`
 	Enabled            bool          `yaml:"enabled" default:"true" doc:"false keeps the route known and stopped."`
-	Concurrency        int           `yaml:"concurrency" default:"1" min:"1" max:"1000000" doc:"Middleware workers per partition; the order of messages is kept. So far one worker runs, and more is a warning."`
+	Concurrency        int           `yaml:"concurrency" default:"1" min:"1" max:"1000000" doc:"Middleware workers per partition; the order of messages is kept. One works where a middleware paces or remembers."`
 	BatchSize          int           `yaml:"batch_size" default:"1024" min:"1" max:"1000000" doc:"The most messages in one batch."`
 	ExitOnEmpty        bool          `yaml:"exit_on_empty" default:"false" doc:"End the route at the end of its input instead of waiting for more."`
 	RequiredDelivery   Guarantee     `yaml:"required_delivery" enum:"at-most-once|at-least-once|effectively-once|exactly-once" doc:"Refuse the route if its guarantee is weaker."`
@@ -31,7 +31,7 @@ type routeKeys struct {
 	Placement          placementKeys `yaml:"placement" doc:"Which nodes may hold the route's partitions; absent means all. A change moves partitions off nodes that may not any more."`
 	ExistingParts      string        `yaml:"existing_parts" default:"fail" enum:"fail|skip" doc:"What to do about parts that another route left under the same prefix: refuse to start, or take their records as already covered."`
 	Roll               rollKeys      `yaml:"roll" doc:"When a part is complete; whichever comes first."`
-	OnError            OnError       `yaml:"on_error" default:"stop" enum:"stop|drop" later:"dlq" doc:"A record that cannot be handled stops its partition, or is dropped and counted."`
+	OnError            OnError       `yaml:"on_error" enum:"stop|drop|dlq" doc:"A record that cannot be handled: stop its partition, drop and count it, or send it to the dlq of the output. dlq where there is a dlq, else stop."`
 	MaxRecordBytes     Bytes         `yaml:"max_record_bytes" default:"16MiB" min:"1" max:"1GiB" doc:"A larger record counts as one that cannot be handled."`
 	ReconnectInterval  time.Duration `yaml:"reconnect_interval_ms" alias:"reconnect_interval" default:"5000" min:"1ms" max:"1h" doc:"The longest pause between two attempts to reach a system."`
 	GiveUpAfter        time.Duration `yaml:"give_up_after" alias:"give_up_after_ms" default:"30s" min:"1s" max:"24h" doc:"How long a node keeps a partition whose systems it cannot reach before it hands it back."`

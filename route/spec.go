@@ -88,7 +88,23 @@ const (
 	OnErrorStop OnError = "stop"
 	// OnErrorDrop drops the record and counts it.
 	OnErrorDrop OnError = "drop"
+	// OnErrorDLQ sends the record to the dlq of the output, which sets it.
+	OnErrorDLQ OnError = "dlq"
 )
+
+// DeadLetterer is the config of a middleware that takes dead letters.
+type DeadLetterer interface{ DeadLetters() *Endpoint }
+
+// DeadLetters is the endpoint that takes the route's dead letters, nil if there
+// is none.
+func (s *Spec) DeadLetters() *Endpoint {
+	for _, m := range s.Output.Middlewares {
+		if d, ok := m.Config.(DeadLetterer); ok {
+			return d.DeadLetters()
+		}
+	}
+	return nil
+}
 
 // Guarantee of a route, weakest first.
 type Guarantee string

@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -16,8 +18,8 @@ import (
 // flush, timer, inheritedDone and finish belong to the writer loop; background
 // is a goroutine of its own in the same group; abandon runs after all of them.
 type committer interface {
-	// take owns b from here on.
-	take(ctx context.Context, b *message.Batch) error
+	// take owns b from here on. letters are the dead letters among its records.
+	take(ctx context.Context, b *message.Batch, letters []letter) error
 	// timer fires when tick is due; nil while nothing is.
 	timer() <-chan time.Time
 	tick(ctx context.Context) error
@@ -33,13 +35,24 @@ type committer interface {
 }
 
 func (r *run) newCommitter() (committer, error) {
+	rec := record{r: r, held: r.Claim.Record}
+	judged, err := rec.held.Verdicts.Numbers()
+	if err != nil {
+		return nil, err
+	}
+	if len(judged) > 0 {
+		rec.verdicts, rec.inherited, rec.reason = map[int64]bool{}, map[int64]bool{}, rec.held.Verdicts.Reason
+		for _, n := range judged {
+			rec.verdicts[n], rec.inherited[n] = true, true
+		}
+	}
 	switch w := r.Writer.(type) {
 	case connectors.TxWriter:
-		return newInTxn(r, w), nil
+		return newInTxn(r, w, rec), nil
 	case connectors.PartWriter:
-		return newIntent(r, w), nil
+		return newIntent(r, w, rec), nil
 	case connectors.PlainWriter:
-		return newAfter(r, w), nil
+		return newAfter(r, w, rec), nil
 	}
 	return nil, ErrNoCommitter
 }
@@ -49,6 +62,24 @@ func (r *run) newCommitter() (committer, error) {
 type record struct {
 	r    *run
 	held checkpoint.Record
+	// verdicts are the records of held.Verdicts that no position has passed yet.
+	verdicts map[int64]bool
+	// inherited are those of an earlier run that were not met yet; the writer
+	// loop's. reason is what that run said of the first.
+	inherited map[int64]bool
+	reason    string
+}
+
+// verdictsLeft is what the next record says of verdicts. reason is that of a new
+// one, "" if there is none.
+func (c *record) verdictsLeft(reason string) *checkpoint.Verdicts {
+	if len(c.verdicts) == 0 {
+		return nil
+	}
+	if c.held.Verdicts != nil {
+		reason = c.held.Verdicts.Reason
+	}
+	return checkpoint.NewVerdicts(slices.Collect(maps.Keys(c.verdicts)), reason)
 }
 
 // commit swaps next in and tells the settler. The store's unknown outcomes are

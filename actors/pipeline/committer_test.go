@@ -171,14 +171,14 @@ func TestUnencodableRowCutsTheTransactionBeforeIt(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				w.spec.OnError = rule
 				l := w.claim(tx)
-				l.cfg.Middlewares = []connectors.Middleware{each{func(_ context.Context, b *message.Batch) error {
+				l.cfg.Middlewares = [][]connectors.Middleware{{each{func(_ context.Context, b *message.Batch) error {
 					for i := range b.Len() {
 						if n := b.Msg(i).Ordinal; n == 13 || n == 15 {
 							b.SetPayload(i, fmt.Appendf(nil, "unencodable %d", n))
 						}
 					}
 					return nil
-				}}}
+				}}}}
 				c, err := l.run(t.Context(), reads(0, 30, 10))
 				if rule == route.OnErrorDrop {
 					if err != nil {

@@ -437,7 +437,7 @@ func (m filter) Process(_ context.Context, b *message.Batch) error {
 func (filter) Close() error { return nil }
 
 func (l *life) keep(f func(ordinal int64) bool) {
-	l.cfg.Middlewares = []connectors.Middleware{filter{f}}
+	l.cfg.Middlewares = [][]connectors.Middleware{{filter{f}}}
 }
 
 // each is a middleware that calls f.

@@ -31,6 +31,7 @@ type intent struct {
 	// The open part covers [from, end); both are the writer loop's.
 	from, end message.Position
 	open      tally
+	letters   pending // of the records in [from, end)
 	due       alarm
 	covered   []connectors.Range
 
@@ -50,11 +51,12 @@ type sealed struct {
 	inherited bool // its intent stands in the record already
 	end       message.Position
 	tally     tally
+	letters   pending
 	flushed   chan struct{} // closed when durable, if not nil
 }
 
-func newIntent(r *run, w connectors.PartWriter) *intent {
-	c := &intent{r: r, w: w, rec: record{r: r, held: r.Claim.Record},
+func newIntent(r *run, w connectors.PartWriter, rec record) *intent {
+	c := &intent{r: r, w: w, rec: rec,
 		from: r.Claim.Record.Position, end: r.Claim.Record.Position,
 		covered: w.Covered(), queue: make(chan sealed)}
 	if len(c.rec.held.Intents) > 0 {
@@ -67,11 +69,24 @@ func newIntent(r *run, w connectors.PartWriter) *intent {
 
 func (c *intent) inheritedDone() bool { return c.inherited == nil }
 
-func (c *intent) take(ctx context.Context, b *message.Batch) error {
+func (c *intent) take(ctx context.Context, b *message.Batch, letters []letter) error {
 	defer b.Release()
+	if err := c.rec.follow(b, &letters); err != nil {
+		c.r.Stats.returned(tallyOf(b))
+		return err
+	}
 	if c.from.IsZero() {
 		c.from, c.end = b.From, b.From
 	}
+	if c.r.FinishOnly && c.inherited != nil {
+		// What lies behind the promised range is the new generation's to judge.
+		last := c.inherited.Last
+		letters = slices.DeleteFunc(letters, func(l letter) bool { return l.ordinal > last })
+	}
+	// All of them go with the part that is sealed next, which may end before some
+	// of their records: early does no harm, late would lose them.
+	c.letters.add(letters)
+	dead := len(letters)
 	// used counts the records of b that are in a part or covered; what is left of
 	// b is given back when something fails.
 	var used tally
@@ -91,7 +106,10 @@ func (c *intent) take(ctx context.Context, b *message.Batch) error {
 			case errors.As(err, &rows):
 				// None of them was staged. The rule drops the refused ones or cuts
 				// the batch before the first; the others are staged after that.
-				stop = c.r.refused(b, rows)
+				var own []letter
+				stop = c.r.refused(b, rows.Rows, &own, false)
+				c.letters.add(own)
+				dead += len(own)
 				continue
 			case err != nil:
 				return giveBack(err)
@@ -115,7 +133,7 @@ func (c *intent) take(ctx context.Context, b *message.Batch) error {
 	}
 	// Records filtered or dropped behind the last message are covered by the part
 	// that is open, or by the position alone.
-	rest := tallyOf(b)
+	rest := tallyOf(b).letters(dead)
 	rest.read -= used.read
 	rest.rows = 0
 	c.open.add(rest)
@@ -215,7 +233,7 @@ func (c *intent) skipCovered(b *message.Batch, i int) (n int) {
 // position behind it.
 func (c *intent) seal(ctx context.Context, flushed chan struct{}) error {
 	c.due.off()
-	s := sealed{end: c.end, tally: c.open, flushed: flushed}
+	s := sealed{end: c.end, tally: c.open, letters: c.letters, flushed: flushed}
 	if in := c.inherited; in != nil {
 		got, err := c.w.Seal(ctx, in.From, in.End, in.Name)
 		if err != nil {
@@ -242,7 +260,7 @@ func (c *intent) seal(ctx context.Context, flushed chan struct{}) error {
 		in.Generation = c.r.Claim.Generation
 		s.intent = &in
 	}
-	c.from, c.open = s.end, tally{}
+	c.from, c.open, c.letters = s.end, tally{}, pending{}
 	hook.At("part.sealed")
 	// What this loop waits here for the record, and not for the part itself, is
 	// the cost of the fence.
@@ -384,10 +402,16 @@ func (c *intent) background(ctx context.Context) error {
 // position commits the position behind done (nil: it stays) together with the
 // next intent (nil: none).
 func (c *intent) position(ctx context.Context, done *sealed, in *checkpoint.Intent) error {
+	if done != nil {
+		if err := c.rec.carryOut(ctx, &done.letters); err != nil {
+			c.lost.add(done.tally)
+			return err
+		}
+	}
 	next := c.rec.held
 	next.Intents = nil
 	if done != nil {
-		next.Position = done.end
+		next.Position, next.Verdicts = done.end, c.rec.verdictsLeft("")
 		next.Generation = c.r.Claim.Generation
 	}
 	if in != nil {

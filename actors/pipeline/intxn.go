@@ -23,7 +23,11 @@ const (
 type inTxn struct {
 	r   *run
 	w   connectors.TxWriter
-	rec record // owned by the commit in flight, else by the writer loop
+	rec record // owned by the commit in flight, else by the writer loop; follow is the latter's
+
+	maxRows int
+	maxAge  time.Duration
+
 	cur *gather
 	due alarm
 
@@ -41,8 +45,13 @@ type gather struct {
 	spans []span    // of each batch
 	end   message.Position
 	tally tally
-	stop  error         // returned after this transaction committed
-	room  message.Lease // of the process's budget, for what txn holds
+	// letters are the dead letters among its records. copies holds what becomes one
+	// if the sink refuses it, since txn cannot give back what it encoded; nil where
+	// the route has no dlq.
+	letters pending
+	copies  *message.Batch
+	stop    error         // returned after this transaction committed
+	room    message.Lease // of the process's budget, for what it holds
 }
 
 // fits takes room in the process's budget for what the transaction has grown by.
@@ -50,6 +59,9 @@ type gather struct {
 // wait for itself. Without room the transaction ends where it is (invariant 8).
 func (g *gather) fits(budget *message.Budget) bool {
 	grown := int64(g.txn.Bytes()) - g.room.Bytes()
+	if g.copies != nil {
+		grown += int64(g.copies.Bytes())
+	}
 	if grown <= 0 {
 		return true
 	}
@@ -75,15 +87,24 @@ type commitResult struct {
 type rowMark struct {
 	ordinal, next int64
 	size          int32
+	copy          int32 // its index in gather.copies
 }
 
-func newInTxn(r *run, w connectors.TxWriter) *inTxn {
-	return &inTxn{r: r, w: w, rec: record{r: r, held: r.Claim.Record},
+func newInTxn(r *run, w connectors.TxWriter, rec record) *inTxn {
+	c := &inTxn{r: r, w: w, rec: rec, maxRows: txnRows, maxAge: txnAge,
 		commits: make(chan *gather), results: make(chan commitResult, 1)}
+	if buf := r.Sending.Buffer; buf != nil {
+		c.maxRows, c.maxAge = buf.Messages, buf.Delay
+	}
+	return c
 }
 
-func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
+func (c *inTxn) take(ctx context.Context, b *message.Batch, letters []letter) error {
 	defer b.Release()
+	if err := c.rec.follow(b, &letters); err != nil {
+		c.r.Stats.returned(tallyOf(b))
+		return err
+	}
 	if c.cur == nil {
 		c.cur = &gather{txn: c.w.Begin(), rows: c.spare[:0]}
 		c.spare = nil
@@ -96,7 +117,7 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 		// Rows that cannot be encoded are not in txn; drop them from the batch,
 		// or cut the batch before the first and stop behind what is left.
 		kept := g.txn.Rows()
-		stop := c.r.refused(b, rows)
+		stop := c.r.refused(b, rows.Rows, &letters, false)
 		if stop != nil {
 			g.stop = stop
 			g.txn.Truncate(len(g.rows) + b.Len())
@@ -109,13 +130,22 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 		c.r.Stats.returned(tallyOf(b))
 		return err
 	}
-	t := tallyOf(b)
+	t := tallyOf(b).letters(len(letters))
+	g.letters.add(letters)
 	if b.Len() > 0 {
 		g.spans = append(g.spans, span{from: len(g.rows), pos: b.Positions})
 	}
+	if c.r.DeadLetters != nil && g.copies == nil {
+		g.copies = message.NewBatch()
+	}
 	for i := range b.Len() {
 		m, n := b.Msg(i), len(b.Payload(i))
-		g.rows = append(g.rows, rowMark{ordinal: m.Ordinal, next: m.Next, size: int32(n)})
+		mark := rowMark{ordinal: m.Ordinal, next: m.Next, size: int32(n)}
+		if g.copies != nil {
+			mark.copy = int32(g.copies.Len())
+			g.copies.AppendFrom(b, i)
+		}
+		g.rows = append(g.rows, mark)
 		t.bytes += int64(n)
 	}
 	g.tally.add(t)
@@ -123,7 +153,7 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 	switch {
 	case g.stop != nil:
 		return c.flush(ctx)
-	case len(g.rows) >= txnRows || g.txn.Bytes() >= txnBytes || !g.fits(c.r.Claim.Budget):
+	case len(g.rows) >= c.maxRows || g.letters.full() || g.txn.Bytes() >= txnBytes || !g.fits(c.r.Claim.Budget):
 		return c.start(ctx)
 	case len(g.rows) == 0:
 		// Nothing to write so far: only the position moves, and that can wait.
@@ -131,7 +161,7 @@ func (c *inTxn) take(ctx context.Context, b *message.Batch) error {
 			c.due.set(c.r.Claim.Spec.CheckpointInterval)
 		}
 	case !c.due.on() || len(g.rows) == b.Len():
-		c.due.set(txnAge)
+		c.due.set(c.maxAge)
 	}
 	return nil
 }
@@ -205,8 +235,12 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 			c.lost.add(g.tally)
 			return err
 		}
+		if err := c.rec.carryOut(ctx, &g.letters); err != nil {
+			c.lost.add(g.tally)
+			return err
+		}
 		next := c.rec.held
-		next.Position = g.end
+		next.Position, next.Verdicts = g.end, c.rec.verdictsLeft("")
 		next.Version++
 		err := g.txn.Commit(ctx, connectors.Swap{Key: c.r.Claim.Key, Expected: c.rec.held.Version, Record: next})
 		if err == nil {
@@ -232,7 +266,13 @@ func (c *inTxn) without(g *gather, rows *connectors.RowsError) bool {
 	for _, row := range rows.Rows {
 		at := row.Index - dropped
 		mark := g.rows[at]
-		err := c.r.reject(mark.ordinal, nil, row.Err)
+		var err error
+		if g.copies != nil {
+			l := c.r.letterOf(g.copies, int(mark.copy), row.Err, true)
+			g.letters.add([]letter{l})
+		} else {
+			err = c.r.reject(mark.ordinal, nil, row.Err)
+		}
 		if err != nil {
 			// Stop before this row: everything in front of it is committed.
 			g.stop = err
@@ -262,7 +302,11 @@ func (c *inTxn) without(g *gather, rows *connectors.RowsError) bool {
 			}
 		}
 		g.tally.rows--
-		g.tally.dropped++
+		if g.copies != nil {
+			g.tally.dead++
+		} else {
+			g.tally.dropped++
+		}
 		g.tally.bytes -= int64(mark.size)
 		dropped++
 	}

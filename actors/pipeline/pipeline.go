@@ -28,10 +28,17 @@ import (
 // Config is one run. The pipeline owns Reader, Writer and Middlewares and
 // closes them.
 type Config struct {
-	Claim       connectors.Claim
-	Reader      connectors.Reader
-	Writer      connectors.Writer
-	Middlewares []connectors.Middleware
+	Claim  connectors.Claim
+	Reader connectors.Reader
+	Writer connectors.Writer
+	// Middlewares holds the chain of each worker; none or empty ones are no stage.
+	// The order of batches is kept, however many there are.
+	Middlewares [][]connectors.Middleware
+	// Sending is what the middlewares of the output ask of the writer.
+	Sending connectors.Sending
+	// DeadLetters takes the records that cannot be handled; nil where the route's
+	// rule is another one.
+	DeadLetters *DeadLetters
 	// Store keeps the record where the writer does not carry it itself.
 	Store checkpoint.Store
 	Stats *Stats
@@ -69,8 +76,11 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 // item travels between the loops. Exactly one of batch, end and err is set.
 type item struct {
 	batch *message.Batch
-	end   int // its number, from 1
-	err   error
+	// letters are the dead letters among the records of batch; they count there as
+	// dropped.
+	letters []letter
+	end     int // its number, from 1
+	err     error
 }
 
 type run struct {
@@ -92,9 +102,12 @@ func Run(ctx context.Context, cfg Config) error {
 	defer func() {
 		closeWriter()
 		_ = cfg.Reader.Close()
-		for _, m := range cfg.Middlewares {
-			_ = m.Close()
+		for _, chain := range cfg.Middlewares {
+			for _, m := range chain {
+				_ = m.Close()
+			}
 		}
+		cfg.DeadLetters.close()
 	}()
 	c, err := r.newCommitter()
 	if err != nil {
@@ -117,7 +130,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 	read, ready := make(chan item, 1), make(chan item, 1)
 	g.Go(r.guard(func() error { return r.readLoop(gctx, read) }))
-	g.Go(r.guard(func() error { return r.middlewareLoop(gctx, read, ready) }))
+	r.startStages(gctx, g, read, ready)
 	g.Go(r.guard(func() error { return c.background(gctx) }))
 	g.Go(r.guard(func() error {
 		defer c.finish()
@@ -222,7 +235,7 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 				ended = false
 				r.ends.grown()
 			}
-			if err := r.send(ctx, out, item{batch: b}); err != nil {
+			if err := r.send(ctx, out, item{batch: b, letters: r.DeadLetters.take()}); err != nil {
 				return err
 			}
 		case errors.Is(err, connectors.ErrEndOfInput):
@@ -293,79 +306,6 @@ func (e *ends) say(ended bool) {
 	}
 }
 
-// middlewareLoop runs the middlewares. When a drain begins, a batch that waits in
-// one (a limiter) and those behind it go back to the source at once: a hand-off
-// must not take as long as the slowest pace.
-func (r *run) middlewareLoop(ctx context.Context, in <-chan item, out chan<- item) error {
-	defer close(out)
-	working, stop := r.untilDrain(ctx)
-	defer stop()
-	for it := range in {
-		var after error
-		if it.batch != nil {
-			after = r.process(working, it.batch)
-			if after != nil && working.Err() != nil {
-				r.giveBack(it.batch)
-				for it := range in { // the reader stops too, and closes it
-					r.giveBack(it.batch)
-				}
-				return ctx.Err() // nil when it is only a drain
-			}
-		}
-		if err := r.send(ctx, out, it); err != nil {
-			return err
-		}
-		if after != nil {
-			return r.send(ctx, out, item{err: after})
-		}
-	}
-	return nil
-}
-
-// process runs the middlewares over b in place. The error, if any, stands right
-// behind what is left of the batch.
-func (r *run) process(ctx context.Context, b *message.Batch) error {
-	for _, m := range r.Middlewares {
-		err := m.Process(ctx, b)
-		var rows *connectors.RowsError
-		if errors.As(err, &rows) {
-			err = r.refused(b, rows)
-		} else if err != nil {
-			r.Stats.Returned.Add(int64(b.CutBefore(0)))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// refused applies the route's on_error to rows of b: dropped and counted, or cut
-// away with everything behind them.
-func (r *run) refused(b *message.Batch, rows *connectors.RowsError) error {
-	var drop []int
-	for _, row := range rows.Rows {
-		if err := r.reject(b.Msg(row.Index).Ordinal, b.Payload(row.Index), row.Err); err != nil {
-			b.DropRows(drop)
-			r.Stats.Returned.Add(int64(b.CutBefore(row.Index - len(drop))))
-			return err
-		}
-		drop = append(drop, row.Index)
-	}
-	b.DropRows(drop)
-	return nil
-}
-
-// reject asks the route's rule about one record. nil: it is dropped and counted.
-func (r *run) reject(ordinal int64, payload []byte, err error) error {
-	return r.Claim.Reject(context.Background(), connectors.BadRecord{
-		Ordinal: ordinal,
-		Place:   fmt.Sprintf("%s record %d", r.Claim.Partition.ID, ordinal),
-		Err:     err,
-		Payload: payload,
-	})
-}
-
 // writeLoop feeds the committer. When the input is closed (drained, or at its
 // end) everything taken is flushed; an error that came down the line is
 // returned after that.
@@ -391,7 +331,7 @@ func (r *run) writeLoop(ctx context.Context, in <-chan item) error {
 				}
 				r.ends.reached(it.end)
 			default:
-				if err := r.committer.take(ctx, it.batch); err != nil {
+				if err := r.committer.take(ctx, it.batch, it.letters); err != nil {
 					return err
 				}
 			}

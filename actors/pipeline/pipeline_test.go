@@ -87,12 +87,12 @@ func TestPanicGivesItsBytesBack(t *testing.T) {
 						b.From, b.End, b.Positions, b.Read = pos(0), pos(1), positioner{}, 1
 						return b, nil
 					})
-					l.cfg.Middlewares = []connectors.Middleware{each{func(context.Context, *message.Batch) error {
+					l.cfg.Middlewares = [][]connectors.Middleware{{each{func(context.Context, *message.Batch) error {
 						if where == "middleware" {
 							explode()
 						}
 						return nil
-					}}}
+					}}}}
 					boom := func() error { explode(); return nil }
 					if where == "writer" {
 						w.onCommit, w.onWrite, w.onSeal = boom, boom, boom
@@ -121,14 +121,14 @@ func TestHardStopGivesBackWhatIsOnItsWay(t *testing.T) {
 	all(t, func(t *testing.T, w *world, kind string) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		l := w.claim(kind)
-		l.cfg.Middlewares = []connectors.Middleware{each{func(ctx context.Context, b *message.Batch) error {
+		l.cfg.Middlewares = [][]connectors.Middleware{{each{func(ctx context.Context, b *message.Batch) error {
 			if b.Msg(0).Ordinal == 30 {
 				time.AfterFunc(time.Second, func() { cancel(connectors.ErrGateClosed) })
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
-		}}}
+		}}}}
 		c, err := l.run(ctx, reads(0, 200, 10))
 		if !errors.Is(err, connectors.ErrGateClosed) {
 			t.Fatal(err)
@@ -146,13 +146,13 @@ func TestFailedMiddlewareStandsBehindTheBatchesBefore(t *testing.T) {
 	all(t, func(t *testing.T, w *world, kind string) {
 		l := w.claim(kind)
 		gone := connectors.Connection(errors.New("gone"))
-		l.cfg.Middlewares = []connectors.Middleware{each{func(_ context.Context, b *message.Batch) error {
+		l.cfg.Middlewares = [][]connectors.Middleware{{each{func(_ context.Context, b *message.Batch) error {
 			b.Keep(func(i int) bool { return b.Msg(i).Ordinal%2 == 0 })
 			if b.From.Compare(pos(20)) == 0 {
 				return gone
 			}
 			return nil
-		}}}
+		}}}}
 		c, err := l.run(t.Context(), reads(0, 40, 10))
 		if !errors.Is(err, gone) {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestPanicOnTheWayOutIsToldAndCounted(t *testing.T) {
 	all(t, func(t *testing.T, w *world, kind string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := w.claim(kind)
-		l.cfg.Middlewares = []connectors.Middleware{each{func(ctx context.Context, b *message.Batch) error {
+		l.cfg.Middlewares = [][]connectors.Middleware{{each{func(ctx context.Context, b *message.Batch) error {
 			if b.Msg(0).Ordinal == 30 {
 				time.AfterFunc(time.Second, cancel)
 				<-ctx.Done()
@@ -194,7 +194,7 @@ func TestPanicOnTheWayOutIsToldAndCounted(t *testing.T) {
 				panic("on the way out")
 			}
 			return nil
-		}}}
+		}}}}
 		_, err := l.run(ctx, reads(0, 200, 10))
 		var p *PanicError
 		if !errors.As(err, &p) {

@@ -12,7 +12,7 @@ import (
 // Stats are the counters of one partition on this node, over all its runs
 // (invariant 4). Written by the run's loops, read by anyone.
 type Stats struct {
-	Read, Written, Covered, Filtered, Dropped, Returned atomic.Int64
+	Read, Written, Covered, Filtered, DeadLettered, Dropped, Returned atomic.Int64
 	// Bytes counts payload bytes handed to the sink and made durable.
 	Bytes atomic.Int64
 	// FenceWait is the time in nanoseconds that a writer loop waited for a claim
@@ -29,7 +29,7 @@ type Stats struct {
 func (s *Stats) Counters() lease.Counters {
 	return lease.Counters{
 		Read: s.Read.Load(), Written: s.Written.Load(), Covered: s.Covered.Load(),
-		Filtered: s.Filtered.Load(), Dropped: s.Dropped.Load(), Returned: s.Returned.Load(),
+		Filtered: s.Filtered.Load(), DeadLettered: s.DeadLettered.Load(), Dropped: s.Dropped.Load(), Returned: s.Returned.Load(),
 	}
 }
 
@@ -55,15 +55,16 @@ func (s *Stats) Stored(rec checkpoint.Record) {
 func (s *Stats) WaitFence(t time.Time) { s.FenceWait.Add(int64(time.Since(t))) }
 
 // tally follows source records through a committer until they are durable or
-// given back. read == rows + filtered + dropped + covered.
+// given back. read == rows + filtered + dead + dropped + covered.
 type tally struct {
-	read, rows, filtered, dropped, covered, bytes int64
+	read, rows, filtered, dead, dropped, covered, bytes int64
 }
 
 func (t *tally) add(u tally) {
 	t.read += u.read
 	t.rows += u.rows
 	t.filtered += u.filtered
+	t.dead += u.dead
 	t.dropped += u.dropped
 	t.covered += u.covered
 	t.bytes += u.bytes
@@ -73,6 +74,7 @@ func (t *tally) add(u tally) {
 func (s *Stats) durable(t tally) {
 	s.Written.Add(t.rows)
 	s.Filtered.Add(t.filtered)
+	s.DeadLettered.Add(t.dead)
 	s.Dropped.Add(t.dropped)
 	s.Covered.Add(t.covered)
 	s.Bytes.Add(t.bytes)
@@ -85,9 +87,16 @@ func (s *Stats) returned(t tally) { s.Returned.Add(t.read) }
 // since before that nothing else accounts for.
 func (s *Stats) unwound(before lease.Counters) {
 	missing := func(c lease.Counters) int64 {
-		return c.Read - c.Written - c.Covered - c.Filtered - c.Dropped - c.Returned
+		return c.Read - c.Written - c.Covered - c.Filtered - c.DeadLettered - c.Dropped - c.Returned
 	}
 	s.Returned.Add(missing(s.Counters()) - missing(before))
+}
+
+// letters counts n of the dropped records as dead letters.
+func (t tally) letters(n int) tally {
+	t.dead += int64(n)
+	t.dropped -= int64(n)
+	return t
 }
 
 func tallyOf(b *message.Batch) tally {
