@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/expr-lang/expr/ast"
@@ -38,6 +39,19 @@ const maxExpression = 16 << 10
 
 // CompileFilter compiles an expression.
 func CompileFilter(expression string) (*Filter, error) {
+	root, err := parseExpression(expression)
+	if err != nil {
+		return nil, err
+	}
+	c := filterCompiler{}
+	eval := c.condition(root)
+	if c.err != nil {
+		return nil, c.err
+	}
+	return &Filter{eval: eval, payload: c.payload}, nil
+}
+
+func parseExpression(expression string) (ast.Node, error) {
 	if len(expression) > maxExpression {
 		return nil, fmt.Errorf("expression: longer than %d bytes", maxExpression)
 	}
@@ -49,12 +63,7 @@ func CompileFilter(expression string) (*Filter, error) {
 		}
 		return nil, fmt.Errorf("expression: %w", err)
 	}
-	c := filterCompiler{}
-	eval := c.condition(tree.Node)
-	if c.err != nil {
-		return nil, c.err
-	}
-	return &Filter{eval: eval, payload: c.payload}, nil
+	return tree.Node, nil
 }
 
 // UsesPayload reports whether the expression names a field of the payload; one
@@ -88,6 +97,8 @@ type evalFunc func(evalInput) (operand, error)
 
 // filterCompiler turns the tree into functions. err is the first error.
 type filterCompiler struct {
+	// rich allows what only an Expression has.
+	rich    bool
 	payload bool
 	err     error
 }
@@ -151,16 +162,16 @@ func (c *filterCompiler) value(n ast.Node) evalFunc {
 	case *ast.BinaryNode:
 		return c.binary(n)
 	case *ast.CallNode:
-		if id, ok := n.Callee.(*ast.IdentifierNode); ok && id.Value == "number" && len(n.Arguments) == 1 {
-			arg := c.value(n.Arguments[0])
-			return func(in evalInput) (operand, error) {
-				v, err := arg(in)
-				return v.toNumber(), err
-			}
+		if id, ok := n.Callee.(*ast.IdentifierNode); ok {
+			return c.call(n, id.Value, n.Arguments)
 		}
-		return c.fail(n, "the only function is number(x)")
+		return c.fail(n, "this is no function")
 	case *ast.BuiltinNode:
-		return c.fail(n, "the only function is number(x)")
+		return c.call(n, n.Name, n.Arguments)
+	case *ast.ConditionalNode:
+		if c.rich {
+			return c.conditional(n)
+		}
 	case *ast.ArrayNode:
 		return c.fail(n, "a list can only stand behind in")
 	}
@@ -177,28 +188,60 @@ func isMeta(n *ast.MemberNode) bool {
 	return ok && root.Value == "meta"
 }
 
-func (c *filterCompiler) member(n *ast.MemberNode) evalFunc {
-	var names []string
-	var at ast.Node = n
+// memberNames takes a.b["c.d"] apart; names is nil for anything else. $env["a.b"]
+// is a way to write a name that is no identifier.
+func memberNames(n ast.Node) (names []string, root string) {
 	for {
-		m, ok := at.(*ast.MemberNode)
-		if !ok {
-			break
+		switch m := n.(type) {
+		case *ast.IdentifierNode:
+			root = m.Value
+			if root != "$env" {
+				names = append(names, root)
+			} else if names == nil {
+				return nil, ""
+			}
+			slices.Reverse(names)
+			return names, root
+		case *ast.MemberNode:
+			name, ok := m.Property.(*ast.StringNode)
+			if !ok {
+				return nil, ""
+			}
+			names = append(names, name.Value)
+			n = m.Node
+		default:
+			return nil, ""
 		}
-		name, ok := m.Property.(*ast.StringNode)
-		if !ok {
-			return c.fail(m.Property, "a path of names only: places in a list cannot be named")
+	}
+}
+
+// selectorOf is the selector of payloadPath that means exactly these names.
+func selectorOf(names []string) string {
+	escape := strings.NewReplacer(`.`, `\.`, `\`, `\\`)
+	for i := range names {
+		names[i] = escape.Replace(names[i])
+	}
+	return strings.Join(names, ".")
+}
+
+func (c *filterCompiler) member(n *ast.MemberNode) evalFunc {
+	names, root := memberNames(n)
+	if names == nil {
+		at := ast.Node(n)
+		for {
+			m, ok := at.(*ast.MemberNode)
+			if !ok {
+				return c.fail(at, "a path begins with a name")
+			}
+			if _, ok := m.Property.(*ast.StringNode); !ok {
+				return c.fail(m.Property, "a path of names only: places in a list cannot be named")
+			}
+			at = m.Node
 		}
-		names = append(names, name.Value)
-		at = m.Node
 	}
-	root, ok := at.(*ast.IdentifierNode)
-	if !ok {
-		return c.fail(at, "a path begins with a name")
-	}
-	if root.Value == "meta" {
+	if root == "meta" {
 		// The names of metadata may hold dots: kafka.key is one name.
-		key := reversed(names)
+		key := strings.Join(names[1:], ".")
 		return func(in evalInput) (operand, error) {
 			v, ok := in.b.Meta(in.i, key)
 			if !ok {
@@ -207,18 +250,7 @@ func (c *filterCompiler) member(n *ast.MemberNode) evalFunc {
 			return operand{kind: isText, text: view(v)}, nil
 		}
 	}
-	return c.field(n, root.Value+"."+reversed(names))
-}
-
-func reversed(names []string) string {
-	var b strings.Builder
-	for i := len(names) - 1; i >= 0; i-- {
-		b.WriteString(names[i])
-		if i > 0 {
-			b.WriteByte('.')
-		}
-	}
-	return b.String()
+	return c.field(n, selectorOf(names))
 }
 
 func (c *filterCompiler) field(n ast.Node, selector string) evalFunc {
@@ -229,21 +261,26 @@ func (c *filterCompiler) field(n ast.Node, selector string) evalFunc {
 	c.payload = true
 	return func(in evalInput) (operand, error) {
 		r := gjson.Get(in.payload, path)
-		switch r.Type {
-		case gjson.True, gjson.False:
-			return operand{kind: isBool, truth: r.Type == gjson.True}, nil
-		case gjson.String:
-			return operand{kind: isText, text: r.Str}, nil
-		case gjson.JSON:
-			return operand{kind: isOther, text: r.Raw}, nil
-		case gjson.Number:
-			v := numberOf(r.Raw)
-			if v.kind == isNull {
-				return v, fmt.Errorf("field %s is not valid JSON", selector)
-			}
-			return v, nil
+		v := operandOf(r)
+		if r.Type == gjson.Number && v.kind == isNull {
+			return v, fmt.Errorf("field %s holds no number that can be calculated with", selector)
 		}
-		return operand{}, nil
+		return v, nil
+	}
+}
+
+// conditional is condition ? a : b.
+func (c *filterCompiler) conditional(n *ast.ConditionalNode) evalFunc {
+	condition, yes, no := c.condition(n.Cond), c.value(n.Exp1), c.value(n.Exp2)
+	return func(in evalInput) (operand, error) {
+		v, err := condition(in)
+		switch {
+		case err != nil:
+			return v, err
+		case v.truth:
+			return yes(in)
+		}
+		return no(in)
 	}
 }
 
@@ -262,6 +299,7 @@ func (c *filterCompiler) unary(n *ast.UnaryNode) evalFunc {
 			v, err := inner(in)
 			v = v.toNumber()
 			if negative {
+				v.text = ""
 				v.number = -v.number
 				v.exact = v.exact && v.whole != math.MinInt64
 				v.whole = -v.whole
@@ -291,6 +329,15 @@ func (c *filterCompiler) binary(n *ast.BinaryNode) evalFunc {
 	}
 	left, right := c.value(n.Left), c.value(n.Right)
 	switch n.Operator {
+	case "??":
+		if c.rich {
+			return func(in evalInput) (operand, error) {
+				if v, err := left(in); err != nil || v.kind != isNull {
+					return v, err
+				}
+				return right(in)
+			}
+		}
 	case "==", "!=", "<", "<=", ">", ">=":
 		return comparison(n.Operator, left, right, isNumeric(n.Left) || isNumeric(n.Right))
 	case "contains":
@@ -416,8 +463,9 @@ func (c *filterCompiler) in(n *ast.BinaryNode) evalFunc {
 	}
 }
 
-// arithmetic is done in floating point; with anything that is no number, and
-// where the result is none, the result is null.
+// arithmetic is exact for sums and products of whole numbers that have 64 bits,
+// else it is done in floating point; with anything that is no number, and where
+// the result is none, the result is null.
 func arithmetic(operator string, left, right evalFunc) evalFunc {
 	return func(in evalInput) (operand, error) {
 		v, err := left(in)
@@ -431,6 +479,11 @@ func arithmetic(operator string, left, right evalFunc) evalFunc {
 		v, w = v.toNumber(), w.toNumber()
 		if v.kind != isNumber || w.kind != isNumber {
 			return operand{}, nil
+		}
+		if v.exact && w.exact {
+			if n, ok := wholeArithmetic(operator, v.whole, w.whole); ok {
+				return operand{kind: isNumber, exact: true, whole: n, number: float64(n)}, nil
+			}
 		}
 		var f float64
 		switch operator {
@@ -450,4 +503,28 @@ func arithmetic(operator string, left, right evalFunc) evalFunc {
 		}
 		return operand{kind: isNumber, number: f}, nil
 	}
+}
+
+// wholeArithmetic is arithmetic without rounding; ok is false where the result
+// does not fit or is no whole number.
+func wholeArithmetic(operator string, v, w int64) (n int64, ok bool) {
+	switch operator {
+	case "+":
+		n = v + w
+		return n, (n > v) == (w > 0)
+	case "-":
+		n = v - w
+		return n, (n < v) == (w > 0)
+	case "*":
+		if v == 0 || w == 0 {
+			return 0, true
+		}
+		n = v * w
+		return n, n/w == v && !(v == -1 && w == math.MinInt64) && !(w == -1 && v == math.MinInt64)
+	case "%":
+		if w != 0 {
+			return v % w, true
+		}
+	}
+	return 0, false
 }

@@ -25,7 +25,9 @@ type operand struct {
 	exact  bool
 	whole  int64
 	number float64
-	text   string
+	// text of a text, the JSON of an object or a list, and the number as it was
+	// written, where it was.
+	text string
 }
 
 // numberOf reads a decimal number; what is none is null. The texts that strconv
@@ -44,11 +46,11 @@ func numberOf(text string) operand {
 	}
 	if whole && len(text) < 20 {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return operand{kind: isNumber, exact: true, whole: n, number: float64(n)}
+			return operand{kind: isNumber, exact: true, whole: n, number: float64(n), text: text}
 		}
 	}
 	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsInf(f, 0) {
-		return operand{kind: isNumber, number: f}
+		return operand{kind: isNumber, number: f, text: text}
 	}
 	return operand{}
 }

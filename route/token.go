@@ -71,14 +71,36 @@ func compileToken(s string, env LookupEnv) (Token, error) {
 	return t, nil
 }
 
-// payloadPath turns a.b.0 into a path of gjson that means exactly these keys.
+// payloadPath turns a.b.0 into a path of gjson that means exactly these keys. A
+// backslash takes the meaning from the character behind it: a\.b is one key.
 func payloadPath(selector string) (string, error) {
-	parts := strings.Split(selector, ".")
-	for i, p := range parts {
-		if p == "" {
-			return "", errors.New("a part of the path is empty")
+	var parts []string
+	var part strings.Builder
+	end := func() error {
+		if part.Len() == 0 {
+			return errors.New("a part of the path is empty")
 		}
-		parts[i] = gjson.Escape(p)
+		parts = append(parts, gjson.Escape(part.String()))
+		part.Reset()
+		return nil
+	}
+	for i := 0; i < len(selector); i++ {
+		switch c := selector[i]; {
+		case c == '.':
+			if err := end(); err != nil {
+				return "", err
+			}
+		case c == '\\':
+			if i++; i == len(selector) {
+				return "", errors.New("the path ends in a backslash")
+			}
+			part.WriteByte(selector[i])
+		default:
+			part.WriteByte(c)
+		}
+	}
+	if err := end(); err != nil {
+		return "", err
 	}
 	return strings.Join(parts, "."), nil
 }
