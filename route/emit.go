@@ -85,7 +85,7 @@ func scalarText(s string, isString bool) string {
 	if !isString {
 		return s
 	}
-	if plainText.MatchString(s) {
+	if plainText.MatchString(s) && !looksTyped(s) { // _2 and nan are numbers to some
 		switch strings.ToLower(s) {
 		case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
 		default:
