@@ -170,7 +170,9 @@ type PlainWriter interface {
 // StatefulWriter is a PlainWriter whose sink has to remember something beside the
 // position: where a file ended (docs/protocol.md, append). What State returns
 // stands in the record as SinkState, in one write with the position, and is handed
-// back in Claim.Record to the run after this one.
+// back in Claim.Record to the run after this one, which takes back what was written
+// since. A *RowsError of its Write means that nothing of [i, j) was written, since
+// the state may not cover what stands behind a message that stops the run.
 type StatefulWriter interface {
 	PlainWriter
 	// State makes what was written as durable as the sink's settings say and

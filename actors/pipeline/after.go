@@ -147,10 +147,22 @@ func (c *after) rows(ctx context.Context, b *message.Batch, letters *[]letter) (
 		rest = 1 - (n - b.Len()) // 0 if it was dropped
 	}
 	c.began = true
-	if rest == b.Len() {
-		return nil, nil
+	for rest < b.Len() {
+		n := b.Len()
+		stop, err = c.judged(c.send(ctx, b, rest, n), b, letters)
+		if c.sw == nil || stop == nil && b.Len() == n || err != nil {
+			return stop, err
+		}
+		// Nothing of it was written; what is left of it is. A stop cut it before the
+		// message that stops.
+		if stop != nil {
+			if b.Len() == 0 {
+				return stop, nil
+			}
+			return stop, c.send(ctx, b, rest, b.Len())
+		}
 	}
-	return c.judged(c.send(ctx, b, rest, b.Len()), b, letters)
+	return nil, nil
 }
 
 func (c *after) judged(err error, b *message.Batch, letters *[]letter) (stop, _ error) {

@@ -222,6 +222,42 @@ func (x plainWriter) Write(_ context.Context, b *message.Batch, i, j int) error 
 	return nil
 }
 
+// appendWriter is a T2 sink with state: the number of its rows.
+type appendWriter struct{ plainWriter }
+
+func (x appendWriter) Write(ctx context.Context, b *message.Batch, i, j int) error {
+	var bad connectors.RowsError
+	for k := i; k < j; k++ {
+		if x.w.refuse[string(b.Payload(k))] {
+			bad.Rows = append(bad.Rows, connectors.RowError{Index: k, Err: errors.New("refused")})
+		}
+	}
+	if bad.Rows != nil {
+		return &bad
+	}
+	return x.plainWriter.Write(ctx, b, i, j)
+}
+
+func (x appendWriter) State(context.Context) ([]byte, error) {
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
+	return strconv.AppendInt(nil, int64(len(x.w.rows)), 10), nil
+}
+
+// openAppend cuts to what the record says.
+func (w *world) openAppend(rec checkpoint.Record) appendWriter {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(rec.SinkState) > 0 {
+		n, err := strconv.Atoi(string(rec.SinkState))
+		if err != nil || n > len(w.rows) {
+			w.t.Fatalf("state %q, %d rows", rec.SinkState, len(w.rows))
+		}
+		w.rows = w.rows[:n]
+	}
+	return appendWriter{plainWriter{w}}
+}
+
 // partWriter is a T2 sink.
 type partWriter struct {
 	w      *world
@@ -304,10 +340,13 @@ const (
 	tx    = "InTxn"
 	part  = "Intent"
 	plain = "After"
+	state = "Append"
 )
 
-func (w *world) writer(kind string) connectors.Writer {
+func (w *world) writer(kind string, rec checkpoint.Record) connectors.Writer {
 	switch kind {
+	case state:
+		return w.openAppend(rec)
 	case tx:
 		return txWriter{w}
 	case part:
@@ -335,7 +374,7 @@ func (w *world) claim(kind string) *life {
 	}
 	l := &life{world: w, kind: kind, stats: &Stats{}}
 	l.stats.Stored(claimed.Record)
-	l.cfg = Config{Writer: w.writer(kind), Store: w.store, Stats: l.stats, Claim: connectors.Claim{
+	l.cfg = Config{Writer: w.writer(kind, claimed.Record), Store: w.store, Stats: l.stats, Claim: connectors.Claim{
 		Route: "r", RouteUID: "uid", Series: "s", Generation: 1, Leg: "out", Partition: connectors.Partition{ID: "p"},
 		Epoch: w.epoch, Run: claimed.Record.Run, Key: key, Record: claimed.Record, Resumed: claimed.Resumed, Spec: w.spec,
 		Budget: message.NewBudget(1 << 20), Gate: func() error { return w.gate() }, Log: slog.New(slog.DiscardHandler),
@@ -370,7 +409,7 @@ func (l *life) run(ctx context.Context, s connectors.Reader) (lease.Counters, er
 func (l *life) count() lease.Counters {
 	l.t.Helper()
 	c := l.stats.Counters()
-	if c.Read != c.Written+c.Covered+c.Filtered+c.Dropped+c.Returned {
+	if c.Read != c.Written+c.Covered+c.Filtered+c.DeadLettered+c.Dropped+c.Returned {
 		l.t.Errorf("counters do not add up (invariant 4): %+v", c)
 	}
 	return c

@@ -151,6 +151,9 @@ func (c *intent) take(ctx context.Context, b *message.Batch, letters []letter) e
 			return err
 		}
 	}
+	if c.inherited == nil && c.letters.full() {
+		return c.seal(ctx, nil)
+	}
 	if c.inherited == nil && !c.due.on() {
 		c.due.set(c.r.Claim.Spec.CheckpointInterval)
 	}
