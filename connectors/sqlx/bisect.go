@@ -10,7 +10,7 @@ import (
 
 // refused handles an error of the rows: the transaction is rolled back whole, and
 // if the server refused a row for its content the bad ones are looked for.
-func (w *writer) refused(ctx context.Context, t *txn, swap connectors.Swap, op string, err error) error {
+func (w *writer) refused(ctx context.Context, t *txn, swap *connectors.Swap, op string, err error) error {
 	if rollback := w.rollback(ctx); rollback != nil {
 		return rollback
 	}

@@ -4,20 +4,29 @@ package sqlx
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/mqbridge/mqb/connectors"
 	dial "github.com/mqbridge/mqb/dial/postgres"
+	"github.com/mqbridge/mqb/dial/tlsconfig"
 	"github.com/mqbridge/mqb/route"
 )
 
 // Config is the configuration of the endpoint.
 type Config struct {
 	URL         string `yaml:"url" required:"true" doc:"postgres://user:password@host:5432/database. The server itself, not a transaction pooler."`
-	Table       string `yaml:"table" doc:"Without insert_query: the whole payload goes into the column payload of this table."`
+	Table       string `yaml:"table" doc:"\"orders\" or \"sales.orders\", as the catalogue spells it; a part with a point in its name stands in double quotes. With neither columns nor insert_query the whole payload goes into its column payload. For a dlq without these two the letter goes into those of the columns id, route, partition, payload, metadata that the table has (docs/sql.md)."`
 	InsertQuery string `yaml:"insert_query" doc:"An INSERT whose values hold ${payload:field}, ${metadata:key} or ${message:id}. Each is a typed parameter; casts, functions and ON CONFLICT stay as they are; what a message does not have is NULL."`
-	BulkCopy    bool   `yaml:"bulk_copy" default:"false" doc:"Write by COPY, the fastest way: needs INSERT INTO t (a, b) VALUES (${payload:a}, ${payload:b}) with nothing around the tokens, and no ON CONFLICT."`
+	BulkCopy    bool   `yaml:"bulk_copy" default:"false" doc:"With insert_query: write by COPY, the fastest way; needs INSERT INTO t (a, b) VALUES (${payload:a}, ${payload:b}) with nothing around the tokens, and no ON CONFLICT. columns: auto and the whole payload are always written so."`
+
+	Columns         string   `yaml:"columns" enum:"auto" doc:"auto: each field at the top of a JSON payload goes into the column of that name. A missing field gives the column's default, or NULL; with a key, a column that has a default and is not in the message stays as it is."`
+	Key             []string `yaml:"key" scalar:"true" doc:"With columns: auto. One column, or a list of them, under a unique index: a row that is there already is updated with what the message has. The last message of a key wins."`
+	ExtraColumn     string   `yaml:"extra_column" doc:"With columns: auto. A json, jsonb or text column that takes the fields without a column, as one object. Without it they are left out, and each name is logged once."`
+	AutoCreateTable bool     `yaml:"auto_create_table" default:"false" doc:"With columns: auto. A table that is missing is created from the first transaction: bigint, numeric, double precision, boolean, jsonb, else text; key becomes the primary key."`
+
+	TLS tlsconfig.Config `yaml:"tls" doc:"How to speak TLS; instead of sslmode and its like in url."`
 
 	MaxConnections    int32         `yaml:"max_connections" default:"10" min:"1" max:"1000" doc:"The most connections for checkpoint records. Each running partition has one of its own besides."`
 	MinConnections    int32         `yaml:"min_connections" default:"0" min:"0" max:"1000" doc:"Connections for checkpoint records that are kept open."`
@@ -26,12 +35,13 @@ type Config struct {
 	MaxLifetime       time.Duration `yaml:"max_lifetime_ms" default:"1800000" min:"1ms" doc:"A pooled connection is closed after this time."`
 	TestBeforeAcquire bool          `yaml:"test_before_acquire" default:"false" doc:"Accepted for compatibility: pooled connections that were idle are always tested."`
 
-	stmt *statement
+	stmt  *statement // nil with columns: auto
+	table tableName  // "" parts with an insert_query
 }
 
 // reserved are keys of the dialect that are not built yet.
 var reserved = []string{
-	"columns", "key", "auto_create_table", "extra_column", "lookup_query", "shared", "tls",
+	"lookup_query", "shared",
 	"cursor_column", "cursor_id", "select_query", "polling_interval_ms", "max_polling_interval_ms",
 	"delete_after_read", "timestamps", "publication", "report_outcome",
 }
@@ -72,6 +82,7 @@ func (c *Config) Validate(side route.Side) []error {
 	default:
 		errs = append(errs, &route.ConfigError{Field: "url", Msg: "must begin with postgres://"})
 	}
+	errs = append(errs, c.TLS.Validate()...)
 	if err := c.prepare(); err != nil {
 		errs = append(errs, err)
 	}
@@ -84,7 +95,25 @@ func (c *Config) prepare() error {
 		if c.Table == "" {
 			return &route.ConfigError{Field: "table", Msg: "is needed where there is no insert_query"}
 		}
-		c.stmt = wholePayload(c.Table)
+		name, err := parseTableName(c.Table)
+		if err != nil {
+			return &route.ConfigError{Field: "table", Msg: err.Error()}
+		}
+		c.table = name
+	}
+	if c.Columns == "auto" {
+		return c.prepareAuto()
+	}
+	for _, k := range []struct {
+		name  string
+		given bool
+	}{{"key", c.Key != nil}, {"extra_column", c.ExtraColumn != ""}, {"auto_create_table", c.AutoCreateTable}} {
+		if k.given {
+			return &route.ConfigError{Field: k.name, Msg: "goes with columns: auto", Hint: "add columns: auto"}
+		}
+	}
+	if c.InsertQuery == "" {
+		c.stmt = wholePayload(c.table)
 		return nil
 	}
 	s, err := parseStatement(c.InsertQuery)
@@ -98,6 +127,23 @@ func (c *Config) prepare() error {
 		}
 	}
 	c.stmt = s
+	return nil
+}
+
+func (c *Config) prepareAuto() error {
+	seen := map[string]bool{}
+	for _, k := range c.Key {
+		if k == "" || seen[k] || k == c.ExtraColumn {
+			return &route.ConfigError{Field: "key", Msg: fmt.Sprintf("%q is no column to find a row by, or stands there twice", k)}
+		}
+		seen[k] = true
+	}
+	switch {
+	case c.InsertQuery != "":
+		return &route.ConfigError{Field: "columns", Msg: "does not go with insert_query", Hint: "keep one of them"}
+	case c.BulkCopy && c.Key != nil:
+		return &route.ConfigError{Field: "bulk_copy", Msg: "does not go with key: COPY knows no conflict", Hint: "remove bulk_copy: rows with a key go by COPY into a temporary table anyway"}
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package sqlx_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,8 +35,18 @@ output:
 	if !c.BulkCopy || c.MaxConnections != 3 || c.IdleTimeout != time.Second || c.AcquireTimeout != 30*time.Second {
 		t.Errorf("%+v", c)
 	}
+	for key, want := range map[string][]string{"id": {"id"}, "[id]": {"id"}, "[a, b]": {"a", "b"}} {
+		spec, err := decode("input: {static: x}\noutput:\n  sqlx: {url: \"postgres://h/db\", table: t, columns: auto, key: " + key + "}\n")
+		if err != nil {
+			t.Fatalf("key: %s: %v", key, err)
+		}
+		if c := spec.Output.Config.(*sqlx.Config); c.Columns != "auto" || !slices.Equal(c.Key, want) {
+			t.Errorf("key: %s is %q", key, c.Key)
+		}
+	}
 	for text, want := range map[string]string{
-		"input: {static: x}\noutput:\n  sqlx: {url: \"postgres://h/db\", table: t, columns: auto}\n":                                           "columns: is not supported yet",
+		"input: {static: x}\noutput:\n  sqlx: {url: \"postgres://h/db\", table: t, columns: all}\n":                                            "columns",
+		"input: {static: x}\noutput:\n  sqlx: {url: \"postgres://h/db\", table: t, lookup_query: x}\n":                                         "lookup_query: is not supported yet",
 		"input: {static: x}\noutput:\n  sqlx: {url: \"postgres://h/db\", tabel: t}\n":                                                          "table",
 		"input: {static: x}\noutput:\n  sqlx: {url: \"mysql://u:hunter2@h/db\", table: t}\n":                                                   "mysql is not supported yet",
 		"input:\n  sqlx: {url: \"postgres://h/db\", table: t}\noutput: null\n":                                                                 "as an input is not supported yet",

@@ -1,30 +1,25 @@
 package sqlx
 
 import (
-	"bytes"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/tidwall/gjson"
 
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 )
 
 // encoder writes messages as rows of one statement: lines of COPY's text format,
 // or parameters as they stand in a Bind message (length and bytes; -1 is NULL).
-// Values are text, which the server types; bytea is the exception.
 type encoder struct {
+	values
 	columns  []column
 	fields   *fields
-	copy     bool
 	identity string // of ids made here
-
-	text []byte // scratch
+	letters  bool
 }
 
 // column is one value of a row.
@@ -32,19 +27,38 @@ type column struct {
 	token *route.Token // nil: the whole payload
 	name  string       // for people
 	field int          // in encoder.fields; -1 if the token is looked up by itself
-	bytea bool
+	typ   columnType
 }
 
-var errNotJSON = errors.New("payload is not valid JSON")
+var (
+	errNotJSON  = errors.New("payload is not valid JSON")
+	errNoObject = errors.New("payload is no JSON object")
+)
+
+// checkJSON refuses a payload that is no JSON, which has to be UTF-8.
+func checkJSON(payload []byte) error {
+	at, problem := jsontext.Check(payload)
+	if problem == jsontext.OK {
+		return nil
+	}
+	return fmt.Errorf("%w: %s at byte %d", errNotJSON, problem, at)
+}
 
 // newEncoder makes an encoder; types are the column types, of the same order.
-func newEncoder(s *statement, types []uint32, copy bool, identity string) *encoder {
-	e := &encoder{copy: copy, identity: identity, columns: make([]column, s.width())}
+func newEncoder(s *statement, types []columnType, copy bool, identity string) *encoder {
+	e := &encoder{values: values{copy: copy}, identity: identity, letters: s.letters, columns: make([]column, s.width())}
 	var names []string
 	for i := range e.columns {
 		c := &e.columns[i]
-		c.bytea, c.field, c.name = types[i] == pgtype.ByteaOID, -1, "payload"
+		c.typ, c.field, c.name = types[i], -1, "payload"
 		if s.tokens == nil {
+			continue
+		}
+		switch s.tokens[i].Namespace {
+		case wholeNamespace:
+			continue
+		case letterNamespace:
+			c.token, c.name = &s.tokens[i], "metadata"
 			continue
 		}
 		c.token = &s.tokens[i]
@@ -69,19 +83,15 @@ func newEncoder(s *statement, types []uint32, copy bool, identity string) *encod
 }
 
 // append appends the row of message i. On an error dst is returned as it was.
-func (e *encoder) append(dst []byte, b *message.Batch, i int) ([]byte, error) {
+func (e *encoder) append(dst []byte, b *message.Batch, i int) ([]byte, rowKind, error) {
 	start := len(dst)
 	payload := b.Payload(i)
-	object := false
 	if e.fields != nil {
-		if !gjson.ValidBytes(payload) {
-			return dst, errNotJSON
+		if err := checkJSON(payload); err != nil {
+			return dst, 0, err
 		}
-		if object = e.fields.scan(payload); !object {
-			return dst, errors.New("payload is no JSON object")
-		}
-		if err := checkText(payload); err != nil {
-			return dst, fmt.Errorf("payload %w", err)
+		if !e.fields.scan(payload) {
+			return dst, 0, errNoObject
 		}
 	}
 	for n := range e.columns {
@@ -92,31 +102,38 @@ func (e *encoder) append(dst []byte, b *message.Batch, i int) ([]byte, error) {
 		var err error
 		switch {
 		case c.token == nil:
-			dst, err = e.appendBytes(dst, payload, c.bytea)
+			dst, err = e.appendBytes(dst, payload, c.typ)
 		case c.field >= 0:
-			dst, err = e.appendJSON(dst, e.fields.raw[c.field], c.bytea)
+			dst, err = e.appendJSON(dst, e.fields.raw[c.field], c.typ)
 		default:
 			dst, err = e.appendToken(dst, c, b, i)
 		}
 		if err != nil {
-			return dst[:start], fmt.Errorf("%s %w", c.name, err)
+			return dst[:start], 0, fmt.Errorf("%s %w", c.name, err)
 		}
 	}
 	if e.copy {
 		dst = append(dst, '\n')
 	}
-	return dst, nil
+	return dst, 0, nil
 }
 
 func (e *encoder) appendToken(dst []byte, c *column, b *message.Batch, i int) ([]byte, error) {
-	if c.token.Namespace == "metadata" {
+	switch c.token.Namespace {
+	case letterNamespace:
+		e.object = appendMetadata(e.object[:0], b, i)
+		return e.appendBytes(dst, e.object, c.typ)
+	case "metadata":
 		v, ok := b.Meta(i, c.token.Selector)
 		if !ok {
 			return e.appendNull(dst), nil
 		}
-		return e.appendBytes(dst, v, c.bytea)
+		if e.letters {
+			v = storable(v)
+		}
+		return e.appendBytes(dst, v, c.typ)
 	}
-	if c.token.Namespace == "payload" && e.fields == nil && !gjson.ValidBytes(b.Payload(i)) {
+	if c.token.Namespace == "payload" && e.fields == nil && !jsontext.Valid(b.Payload(i)) {
 		return dst, errNotJSON
 	}
 	v, ok := c.token.Value(b, i, e.identity)
@@ -127,72 +144,9 @@ func (e *encoder) appendToken(dst []byte, c *column, b *message.Batch, i int) ([
 	if v.Type == gjson.String {
 		s = v.Str
 	}
-	e.text = append(e.text[:0], s...)
-	return e.appendBytes(dst, e.text, c.bytea)
-}
-
-func (e *encoder) appendNull(dst []byte) []byte {
-	if e.copy {
-		return append(dst, '\\', 'N')
+	e.object = append(e.object[:0], s...)
+	if v.IsArray() && c.typ.elem != 0 {
+		return e.appendJSON(dst, e.object, c.typ)
 	}
-	return append(dst, 0xff, 0xff, 0xff, 0xff)
-}
-
-// appendJSON appends a JSON value whose text was checked: the content of a
-// string, nothing for null, and the JSON itself for anything else.
-func (e *encoder) appendJSON(dst, raw []byte, bytea bool) ([]byte, error) {
-	switch {
-	case raw == nil || raw[0] == 'n':
-		return e.appendNull(dst), nil
-	case raw[0] == '"':
-		s := raw[1 : len(raw)-1]
-		if bytes.IndexByte(s, '\\') < 0 {
-			if e.copy && !bytea {
-				return append(dst, s...), nil // valid JSON: no control characters either
-			}
-			return e.appendChecked(dst, s, bytea), nil
-		}
-		e.text = appendUnescaped(e.text[:0], s)
-		if !bytea && bytes.IndexByte(e.text, 0) >= 0 {
-			return dst, errNUL
-		}
-		return e.appendChecked(dst, e.text, bytea), nil
-	}
-	return e.appendChecked(dst, raw, bytea), nil
-}
-
-func (e *encoder) appendBytes(dst, v []byte, bytea bool) ([]byte, error) {
-	if !bytea {
-		if err := checkText(v); err != nil {
-			return dst, err
-		}
-	}
-	return e.appendChecked(dst, v, bytea), nil
-}
-
-func (e *encoder) appendChecked(dst, v []byte, bytea bool) []byte {
-	switch {
-	case !e.copy:
-		dst = binary.BigEndian.AppendUint32(dst, uint32(len(v)))
-		return append(dst, v...)
-	case bytea:
-		return hex.AppendEncode(append(dst, `\\x`...), v)
-	}
-	return appendCopyText(dst, v)
-}
-
-// copyEscape is what stands behind the backslash for bytes that have a meaning
-// in COPY's text format.
-var copyEscape = [256]byte{'\\': '\\', '\n': 'n', '\r': 'r', '\t': 't'}
-
-func appendCopyText(dst, v []byte) []byte {
-	plain := 0
-	for i, c := range v {
-		if x := copyEscape[c]; x != 0 {
-			dst = append(dst, v[plain:i]...)
-			dst = append(dst, '\\', x)
-			plain = i + 1
-		}
-	}
-	return append(dst, v[plain:]...)
+	return e.appendBytes(dst, e.object, c.typ)
 }

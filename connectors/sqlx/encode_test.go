@@ -17,7 +17,15 @@ import (
 const orderQuery = "INSERT INTO t (id, first_name, country, amount, created_at, active, attributes) VALUES " +
 	"(${payload:id}, ${payload:first_name}, ${payload:country}, ${payload:amount}, ${payload:created_at}, ${payload:active}, ${payload:attributes})"
 
-var orderTypes = []uint32{pgtype.Int8OID, pgtype.TextOID, pgtype.TextOID, pgtype.Float8OID, pgtype.TimestamptzOID, pgtype.BoolOID, pgtype.JSONBOID}
+var orderTypes = typed(pgtype.Int8OID, pgtype.TextOID, pgtype.TextOID, pgtype.Float8OID, pgtype.TimestamptzOID, pgtype.BoolOID, pgtype.JSONBOID)
+
+func typed(oids ...uint32) []columnType {
+	types := make([]columnType, len(oids))
+	for i, oid := range oids {
+		types[i].oid = oid
+	}
+	return types
+}
 
 // order is a row of the size and shape that the bridges are compared with;
 // asText has the object as a string, as CSV gives it.
@@ -115,12 +123,12 @@ func FuzzEncode(f *testing.F) {
 		f.Add([]byte(p))
 	}
 	s := mustStatement(f, "INSERT INTO t (a, b) VALUES (${payload:a}, ${payload:b})")
-	types := []uint32{pgtype.TextOID, pgtype.TextOID}
+	types := typed(pgtype.TextOID, pgtype.TextOID)
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		b := message.NewBatch()
 		b.Append(payload, 0, 1)
-		copied, err := newEncoder(s, types, true, "").append(nil, b, 0)
-		bound, bindErr := newEncoder(s, types, false, "").append(nil, b, 0)
+		copied, _, err := newEncoder(s, types, true, "").append(nil, b, 0)
+		bound, _, bindErr := newEncoder(s, types, false, "").append(nil, b, 0)
 		if (err == nil) != (bindErr == nil) {
 			t.Fatalf("COPY: %v, binds: %v", err, bindErr)
 		}
@@ -168,23 +176,23 @@ func FuzzEncode(f *testing.F) {
 func TestValuesByTokenAndType(t *testing.T) {
 	t.Parallel()
 	s := mustStatement(t, "INSERT INTO t VALUES (${payload:a.b.1}, ${metadata:k}, ${metadata:none}, ${message:id}, ${payload:raw}, ${payload:gone.x})")
-	types := []uint32{pgtype.TextOID, pgtype.TextOID, pgtype.TextOID, pgtype.TextOID, pgtype.ByteaOID, pgtype.TextOID}
+	types := typed(pgtype.TextOID, pgtype.TextOID, pgtype.TextOID, pgtype.TextOID, pgtype.ByteaOID, pgtype.TextOID)
 	b := message.NewBatch()
 	b.Append([]byte(`{"a":{"b":["x","y\tz"]},"raw":"\u0000\\"}`), 7, 8)
 	b.AddMeta("k", []byte("m\\"))
 	b.AddMeta("mqb.id", []byte("id-1"))
-	got, err := newEncoder(s, types, true, "").append(nil, b, 0)
+	got, _, err := newEncoder(s, types, true, "").append(nil, b, 0)
 	if want := "y\\tz\tm\\\\\t\\N\tid-1\t\\\\x005c\t\\N\n"; err != nil || string(got) != want {
 		t.Errorf("COPY %q, want %q, %v", got, want, err)
 	}
-	got, err = newEncoder(s, types, false, "").append(nil, b, 0)
+	got, _, err = newEncoder(s, types, false, "").append(nil, b, 0)
 	if v := decodeBind(got); err != nil || len(v) != 6 || string(v[0]) != "y\tz" || v[2] != nil || string(v[4]) != "\x00\\" {
 		t.Errorf("binds %q, %v", v, err)
 	}
 	b = message.NewBatch()
 	b.Append([]byte(`{}`), 7, 8)
-	first, _ := newEncoder(s, types, true, "cluster/topic/1").append(nil, b, 0)
-	second, _ := newEncoder(s, types, true, "cluster/topic/2").append(nil, b, 0)
+	first, _, _ := newEncoder(s, types, true, "cluster/topic/1").append(nil, b, 0)
+	second, _, _ := newEncoder(s, types, true, "cluster/topic/2").append(nil, b, 0)
 	if bytes.Equal(first, second) {
 		t.Error("two partitions make the same id")
 	}
@@ -197,14 +205,14 @@ func TestNULAndInvalidTextAreRefusedByRow(t *testing.T) {
 		s := mustStatement(t, "INSERT INTO t (a) VALUES (${payload:a})")
 		b := message.NewBatch()
 		b.Append([]byte(payload), 0, 1)
-		if _, err := newEncoder(s, []uint32{pgtype.TextOID}, true, "").append(nil, b, 0); err == nil {
+		if _, _, err := newEncoder(s, typed(pgtype.TextOID), true, "").append(nil, b, 0); err == nil {
 			t.Errorf("%q was encoded", payload)
 		}
 		b.SetPayload(0, []byte("\xff\x00"))
-		if _, err := newEncoder(wholePayload("t"), []uint32{pgtype.JSONBOID}, true, "").append(nil, b, 0); err == nil {
+		if _, _, err := newEncoder(wholePayload(tableName{table: "t"}), typed(pgtype.JSONBOID), true, "").append(nil, b, 0); err == nil {
 			t.Error("binary payload went into a text column")
 		}
-		if got, err := newEncoder(wholePayload("t"), []uint32{pgtype.ByteaOID}, true, "").append(nil, b, 0); err != nil || string(got) != "\\\\xff00\n" {
+		if got, _, err := newEncoder(wholePayload(tableName{table: "t"}), typed(pgtype.ByteaOID), true, "").append(nil, b, 0); err != nil || string(got) != "\\\\xff00\n" {
 			t.Errorf("bytea: %q, %v", got, err)
 		}
 	}
@@ -213,7 +221,7 @@ func TestNULAndInvalidTextAreRefusedByRow(t *testing.T) {
 func TestDropAndTruncateMoveTheOtherRows(t *testing.T) {
 	t.Parallel()
 	s := mustStatement(t, "INSERT INTO t (a) VALUES (${payload:a})")
-	x := &txn{w: &writer{}, enc: newEncoder(s, []uint32{pgtype.TextOID}, true, "")}
+	x := &txn{w: &writer{}, enc: newEncoder(s, typed(pgtype.TextOID), true, "")}
 	b := message.NewBatch()
 	for i := range 5 {
 		b.Append(fmt.Appendf(nil, `{"a":"%s"}`, strings.Repeat(string(rune('a'+i)), i+1)), int64(i), int64(i+1))

@@ -2,8 +2,10 @@ package sqlx
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +33,7 @@ type sink struct {
 	cfg  *Config
 	spec *route.Spec
 	dial *dial.Config
+	tls  *tls.Config // nil: what url says
 
 	mu    sync.Mutex
 	store *ckpt.Store // opened when first asked for
@@ -43,14 +46,23 @@ func newSink(config any, spec *route.Spec, _ connectors.Env) (connectors.Sink, e
 	if err := cfg.prepare(); err != nil {
 		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", spec.Name, err), "")
 	}
-	d, err := dial.Parse(cfg.URL, dial.Options{
+	s := &sink{cfg: cfg, spec: spec}
+	if cfg.TLS.Given() {
+		var err error
+		if s.tls, err = cfg.TLS.Client(); err != nil {
+			return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", spec.Name, err), "")
+		}
+	}
+	var err error
+	s.dial, err = dial.Parse(cfg.URL, dial.Options{
+		TLS:             s.tls,
 		ApplicationName: "mqb " + spec.Name, ConnectTimeout: cfg.AcquireTimeout,
 		LockTimeout: lockTimeout, StatementTimeout: statementTimeout, IdleInTransaction: silentTimeout,
 	})
 	if err != nil {
 		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", spec.Name, err), "")
 	}
-	return &sink{cfg: cfg, spec: spec, dial: d}, nil
+	return s, nil
 }
 
 // Store implements connectors.TxSink.
@@ -69,6 +81,7 @@ func (s *sink) records(ctx context.Context) (*ckpt.Store, error) {
 		return s.store, nil
 	}
 	st, err := ckpt.OpenWith(ctx, s.cfg.URL, ckpt.DefaultTable, dial.Options{
+		TLS:            s.tls,
 		ConnectTimeout: s.cfg.AcquireTimeout, MaxConns: s.cfg.MaxConnections, MinConns: s.cfg.MinConnections,
 		MaxIdle: s.cfg.IdleTimeout, MaxConnLifetime: s.cfg.MaxLifetime,
 	})
@@ -125,8 +138,17 @@ type prepared struct {
 	sink    *sink
 	conn    *pgx.Conn
 	session string
-	types   []uint32 // of the statement's values
-	unsafe  string   // a setting of the server that voids durability, "" if none
+	plan
+	target *target // with columns: auto; nil for a table that is to be made
+	unsafe string  // a setting of the server that voids durability, "" if none
+}
+
+// plan is how rows of a statement are written.
+type plan struct {
+	stmt    *statement // nil with columns: auto
+	copy    bool
+	types   []columnType // of the statement's values
+	formats []int16
 }
 
 func (p *prepared) describe(ctx context.Context) error {
@@ -134,25 +156,13 @@ func (p *prepared) describe(ctx context.Context) error {
 	if p.session, err = dial.Session(ctx, p.conn); err != nil {
 		return p.sink.classed("name the session", err)
 	}
-	stmt := p.sink.cfg.stmt
-	if p.sink.cfg.useCopy() {
-		d, err := p.conn.PgConn().Prepare(ctx, "", "SELECT "+stmt.copyColumns+" FROM "+stmt.copyTable+" LIMIT 0", nil)
-		if err != nil {
-			return p.sink.classed("look at table "+stmt.copyTable, err)
-		}
-		for _, f := range d.Fields {
-			p.types = append(p.types, f.DataTypeOID)
-		}
+	if cfg := p.sink.cfg; cfg.Columns == "auto" {
+		p.target, err = p.sink.findTarget(ctx, p.conn)
 	} else {
-		d, err := p.conn.PgConn().Prepare(ctx, rowName(1), stmt.sql, nil)
-		if err != nil {
-			return p.sink.classed("prepare the insert_query", err)
-		}
-		p.types = d.ParamOIDs
+		p.plan, err = p.sink.planStatement(ctx, p.conn, cfg.stmt, cfg.useCopy())
 	}
-	if len(p.types) != stmt.width() {
-		return connectors.Permanent(fmt.Errorf("route %s: sqlx: %d values for %d columns of table %s", p.sink.spec.Name, stmt.width(), len(p.types), stmt.copyTable),
-			"name the columns in insert_query")
+	if err != nil {
+		return err
 	}
 	var fsync string
 	if err := p.conn.QueryRow(ctx, "SHOW fsync").Scan(&fsync); err != nil {
@@ -169,6 +179,69 @@ func (p *prepared) describe(ctx context.Context) error {
 	return nil
 }
 
+// planStatement looks at the types that the values of a statement have.
+func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, stmt *statement, copy bool) (plan, error) {
+	var oids []uint32
+	if copy {
+		d, err := conn.PgConn().Prepare(ctx, "", "SELECT "+stmt.copyColumns+" FROM "+stmt.copyTable+" LIMIT 0", nil)
+		if err != nil {
+			return plan{}, s.classed("look at table "+stmt.copyTable, err)
+		}
+		for _, f := range d.Fields {
+			oids = append(oids, f.DataTypeOID)
+		}
+	} else {
+		d, err := conn.PgConn().Prepare(ctx, rowName(1), stmt.sql, nil)
+		if err != nil {
+			return plan{}, s.classed("prepare "+stmt.of(), err)
+		}
+		oids = d.ParamOIDs
+	}
+	if len(oids) != stmt.width() {
+		return plan{}, connectors.Permanent(fmt.Errorf("route %s: sqlx: %d values for %d columns of table %s", s.spec.Name, stmt.width(), len(oids), stmt.copyTable),
+			"name the columns in insert_query")
+	}
+	types, err := typesOf(ctx, conn, oids)
+	if err != nil {
+		return plan{}, s.classed("look at the types of the values", err)
+	}
+	x := plan{stmt: stmt, copy: copy, types: types}
+	for _, t := range types {
+		x.formats = append(x.formats, formatOf(t.oid))
+	}
+	return x, nil
+}
+
+// findTarget fits the configuration to the table; nil if the table is missing and
+// is to be made.
+func (s *sink) findTarget(ctx context.Context, conn *pgx.Conn) (*target, error) {
+	op := "look at table " + s.cfg.table.quoted()
+	t, err := readTable(ctx, conn, s.cfg.table)
+	switch {
+	case errors.Is(err, errNoTable) && s.cfg.AutoCreateTable:
+		return nil, nil
+	case errors.Is(err, errNoTable):
+		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx %s: %w", s.spec.Name, op, err), "create the table, correct its name, or set auto_create_table")
+	case err != nil:
+		return nil, s.classed(op, err)
+	}
+	x, err := newTarget(t, s.cfg)
+	if err != nil {
+		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", s.spec.Name, err), "")
+	}
+	if key := s.cfg.Key; key != nil {
+		unique, err := t.isUnique(ctx, conn, key)
+		if err != nil {
+			return nil, s.classed(op, err)
+		}
+		if !unique {
+			return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: no unique index of table %s is on exactly the key (%s)", s.spec.Name, t.name, strings.Join(key, ", ")),
+				fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s)", t.name, quoted(key...)))
+		}
+	}
+	return x, nil
+}
+
 func (p *prepared) Session() string { return p.session }
 
 func (p *prepared) Close() error { return closeConn(p.conn) }
@@ -176,25 +249,25 @@ func (p *prepared) Close() error { return closeConn(p.conn) }
 // Open implements connectors.Prepared. The fence is prepared here, since the
 // table of the records is there once the claim is made.
 func (p *prepared) Open(ctx context.Context, claim connectors.Claim) (connectors.Writer, error) {
-	store, err := p.sink.records(ctx)
-	if err != nil {
-		return nil, p.sink.classed("open the checkpoint table", err)
-	}
-	pg := p.conn.PgConn()
-	fence, err := pg.Prepare(ctx, fenceName, ckpt.FenceSQL(ckpt.DefaultTable), nil)
-	if err != nil {
-		return nil, p.sink.classed("prepare the fence", err)
-	}
 	if p.unsafe != "" {
 		claim.Log.Warn("the server does not keep its commits through a crash", "setting", p.unsafe)
 	}
-	stmt := p.sink.cfg.stmt
-	w := &writer{
-		sink: p.sink, conn: p.conn, pg: pg, claim: claim, store: store, fence: fence,
-		stmt: stmt, copy: p.sink.cfg.useCopy(), types: p.types,
+	w := &writer{sink: p.sink, conn: p.conn, pg: p.conn.PgConn(), claim: claim, plan: p.plan}
+	if p.target != nil {
+		if err := p.target.prepareStage(ctx, p.conn); err != nil {
+			return nil, p.sink.classed("make the temporary table of upserts", err)
+		}
+		w.target.Store(p.target)
 	}
-	for _, t := range p.types {
-		w.formats = append(w.formats, formatOf(t))
+	if claim.Leg == connectors.LegDeadLetters {
+		return p.openLetters(ctx, w)
+	}
+	var err error
+	if w.store, err = p.sink.records(ctx); err != nil {
+		return nil, p.sink.classed("open the checkpoint table", err)
+	}
+	if w.fence, err = w.pg.Prepare(ctx, fenceName, ckpt.FenceSQL(ckpt.DefaultTable), nil); err != nil {
+		return nil, p.sink.classed("prepare the fence", err)
 	}
 	return w, nil
 }
@@ -243,7 +316,7 @@ func hint(err error) string {
 	case "42703":
 		return "the table has no such column"
 	case "42501":
-		return "the role needs INSERT on the table, and SELECT, INSERT, UPDATE on " + ckpt.DefaultTable
+		return "the role needs INSERT on the table, with a key also SELECT and UPDATE on it and TEMPORARY on the database; and SELECT, INSERT, UPDATE on " + ckpt.DefaultTable
 	case "28P01", "28000":
 		return "user or password in url"
 	case "3D000":

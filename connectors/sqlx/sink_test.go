@@ -29,6 +29,7 @@ func newSink(t testing.TB, cfg sqlx.Config) connectors.Sink {
 	c := sqlx.Type().NewConfig().(*sqlx.Config)
 	route.SetDefaults(c)
 	c.URL, c.Table, c.InsertQuery, c.BulkCopy = cfg.URL, cfg.Table, cfg.InsertQuery, cfg.BulkCopy
+	c.Columns, c.Key, c.ExtraColumn, c.AutoCreateTable, c.TLS = cfg.Columns, cfg.Key, cfg.ExtraColumn, cfg.AutoCreateTable, cfg.TLS
 	if v, ok := any(c).(interface{ Validate(route.Side) []error }); ok {
 		if err := errors.Join(v.Validate(route.Output)...); err != nil {
 			t.Fatal(err)
@@ -60,6 +61,16 @@ var ways = map[string]struct {
 	"upsert": {
 		"CREATE TABLE t (n serial, id int PRIMARY KEY CHECK (id <> 666), text text)",
 		sqlx.Config{InsertQuery: "INSERT INTO t (id, text) VALUES (${payload:id}, ${payload:text}) ON CONFLICT (id) DO UPDATE SET text = excluded.text"},
+		`SELECT format('{"id":%s,"text":"%s"}', id, text) FROM t ORDER BY n`,
+	},
+	"columns": {
+		"CREATE TABLE t (n serial, id int CHECK (id <> 666), text text)",
+		sqlx.Config{Table: "t", Columns: "auto"},
+		`SELECT format('{"id":%s,"text":"%s"}', id, text) FROM t ORDER BY n`,
+	},
+	"columns with a key": {
+		"CREATE TABLE t (n serial, id int PRIMARY KEY CHECK (id <> 666), text text)",
+		sqlx.Config{Table: "t", Columns: "auto", Key: []string{"id"}},
 		`SELECT format('{"id":%s,"text":"%s"}', id, text) FROM t ORDER BY n`,
 	},
 	"whole payload": {

@@ -6,13 +6,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/mqbridge/mqb/route"
 )
 
 // statement is what writes a row: an insert_query taken apart, or the default.
 type statement struct {
+	// letters: not the user's insert_query, but the statement of dead letters.
+	letters bool
 	// sql has $1, $2… in place of the tokens; nil tokens is the whole payload as $1.
 	sql    string
 	tokens []route.Token
@@ -30,9 +30,16 @@ type statement struct {
 	copyTo, copyTable, copyColumns string
 }
 
+// Tokens that no configuration can write: the payload as it is, and an object of
+// all metadata.
+const (
+	wholeNamespace  = "whole payload"
+	letterNamespace = "all metadata"
+)
+
 // wholePayload is the statement of a sink that has only a table.
-func wholePayload(table string) *statement {
-	name := pgx.Identifier(strings.SplitN(table, ".", 2)).Sanitize()
+func wholePayload(table tableName) *statement {
+	name := table.quoted()
 	return &statement{
 		sql:    "INSERT INTO " + name + ` ("payload") VALUES ($1)`,
 		copyTo: name + ` ("payload")`, copyTable: name, copyColumns: `"payload"`,
@@ -139,6 +146,14 @@ func (s *statement) setCopy(target []word) {
 	}
 	s.copyTable, s.copyColumns = table, s.sql[target[n].to:last.from]
 	s.copyTo = table + " (" + s.copyColumns + ")"
+}
+
+// of names the statement for people.
+func (s *statement) of() string {
+	if s.letters {
+		return "the statement of dead letters"
+	}
+	return "the insert_query"
 }
 
 // width is the number of values of a row.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mqbridge/mqb/dial/tlsconfig"
 	"github.com/mqbridge/mqb/route"
 )
 
@@ -69,6 +70,14 @@ func TestValidateSaysWhatToDo(t *testing.T) {
 		"inside quotes":               {URL: "postgres://h/db", InsertQuery: "INSERT INTO t (a, b) VALUES ('${payload:a}', ${payload:b})"},
 		"one statement only":          {URL: "postgres://h/db", InsertQuery: good + "; DROP TABLE t"},
 		"bulk_copy: needs":            {URL: "postgres://h/db", InsertQuery: good + " ON CONFLICT DO NOTHING", BulkCopy: true},
+		"table: public.a.b: want":     {URL: "postgres://h/db", Table: "public.a.b"},
+		"key: goes with columns":      {URL: "postgres://h/db", Table: "t", Key: []string{"id"}},
+		"extra_column: goes with":     {URL: "postgres://h/db", Table: "t", ExtraColumn: "x"},
+		"auto_create_table: goes":     {URL: "postgres://h/db", InsertQuery: good, AutoCreateTable: true},
+		"columns: does not go with":   {URL: "postgres://h/db", Table: "t", InsertQuery: good, Columns: "auto"},
+		"bulk_copy: does not go":      {URL: "postgres://h/db", Table: "t", Columns: "auto", Key: []string{"id"}, BulkCopy: true},
+		`key: "a" is no column`:       {URL: "postgres://h/db", Table: "t", Columns: "auto", Key: []string{"a", "a"}},
+		"tls.cert_file: missing":      {URL: "postgres://h/db", Table: "t", TLS: tlsconfig.Config{KeyFile: "k"}},
 		"postgres://u:xxxxx@h":        {URL: "postgres://u:secret@h/db?sslmode=sure", Table: "t"},
 	} {
 		errs := cfg.Validate(route.Output)

@@ -7,24 +7,35 @@ import (
 	"github.com/mqbridge/mqb/message"
 )
 
+// rowEncoder appends messages as rows. On an error dst is returned as it was. For
+// one goroutine at a time.
+type rowEncoder interface {
+	append(dst []byte, b *message.Batch, i int) ([]byte, rowKind, error)
+}
+
 // txn is a connectors.Txn: encoded rows, one behind the other.
 type txn struct {
-	w   *writer
-	enc *encoder
-	buf []byte
-	end []int // end of each row in buf
+	w     *writer
+	enc   rowEncoder
+	buf   []byte
+	end   []int // end of each row in buf
+	kinds []rowKind
+	// raw: there was no table when the transaction began, so the rows are payloads
+	// until it commits.
+	raw bool
 }
 
 func (t *txn) Add(b *message.Batch, i, j int) error {
 	var bad []connectors.RowError
 	for ; i < j; i++ {
-		next, err := t.enc.append(t.buf, b, i)
+		next, kind, err := t.enc.append(t.buf, b, i)
 		t.buf = next
 		if err != nil {
 			bad = append(bad, connectors.RowError{Index: i, Err: err})
 			continue
 		}
 		t.end = append(t.end, len(t.buf))
+		t.kinds = append(t.kinds, kind)
 	}
 	if bad != nil {
 		return &connectors.RowsError{Rows: bad}
@@ -47,6 +58,7 @@ func (t *txn) Drop(row int) {
 	from, n := t.start(row), t.end[row]-t.start(row)
 	t.buf = append(t.buf[:from], t.buf[from+n:]...)
 	t.end = append(t.end[:row], t.end[row+1:]...)
+	t.kinds = append(t.kinds[:row], t.kinds[row+1:]...)
 	for i := row; i < len(t.end); i++ {
 		t.end[i] -= n
 	}
@@ -54,15 +66,17 @@ func (t *txn) Drop(row int) {
 
 func (t *txn) Truncate(n int) {
 	if n < len(t.end) {
-		t.buf, t.end = t.buf[:t.start(n)], t.end[:n]
+		t.buf, t.end, t.kinds = t.buf[:t.start(n)], t.end[:n], t.kinds[:n]
 	}
 }
 
 func (t *txn) Commit(ctx context.Context, swap connectors.Swap) error {
-	return t.w.commit(ctx, t, swap)
+	return t.w.commit(ctx, t, &swap)
 }
 
 func (t *txn) Discard() {
-	t.buf, t.end = t.buf[:0], t.end[:0]
+	t.clear()
 	t.w.recycle(t)
 }
+
+func (t *txn) clear() { t.buf, t.end, t.kinds = t.buf[:0], t.end[:0], t.kinds[:0] }

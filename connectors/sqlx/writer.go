@@ -1,7 +1,6 @@
 package sqlx
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,16 +23,17 @@ import (
 
 // writer is a connectors.TxWriter on one connection.
 type writer struct {
-	sink    *sink
-	conn    *pgx.Conn
-	pg      *pgconn.PgConn
-	claim   connectors.Claim
-	store   *ckpt.Store
-	fence   *pgconn.StatementDescription
-	stmt    *statement
-	copy    bool
-	types   []uint32
-	formats []int16 // of the statement's values
+	sink  *sink
+	conn  *pgx.Conn
+	pg    *pgconn.PgConn
+	claim connectors.Claim
+	store *ckpt.Store
+	fence *pgconn.StatementDescription
+	plan
+
+	// target is set with columns: auto; nil until a table that is missing was made.
+	target  atomic.Pointer[target]
+	ignored ignored
 
 	busy   sync.Mutex // held by the commit under way, which has the connection
 	closed atomic.Bool
@@ -41,6 +41,7 @@ type writer struct {
 	rowsPrepared map[int]bool // statements for n rows; with busy
 	values       [][]byte     // scratch; with busy
 	widest       []int16      // formats for the widest statement; with busy
+	staged       bool         // the temporary table holds rows; with busy
 	singles      int          // transactions yet to be written row by row; with busy
 
 	mu   sync.Mutex
@@ -78,13 +79,25 @@ const maxFreeBytes = 32 << 20
 func (w *writer) Begin() connectors.Txn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	t := &txn{w: w}
 	if n := len(w.free); n > 0 {
-		t := w.free[n-1]
-		w.free = w.free[:n-1]
-		return t
+		t, w.free = w.free[n-1], w.free[:n-1]
 	}
-	identity := w.claim.Record.Source + "/" + w.claim.Partition.ID
-	return &txn{w: w, enc: newEncoder(w.stmt, w.types, w.copy, identity)}
+	if t.enc == nil || t.raw {
+		t.enc, t.raw = w.newEncoder()
+	}
+	return t
+}
+
+// newEncoder makes the encoder of a transaction; raw as in txn.
+func (w *writer) newEncoder() (enc rowEncoder, raw bool) {
+	if w.stmt != nil {
+		return newEncoder(w.stmt, w.types, w.copy, w.claim.Record.Source+"/"+w.claim.Partition.ID), false
+	}
+	if x := w.target.Load(); x != nil {
+		return newObjects(x, w.ignore), false
+	}
+	return payloads{}, true
 }
 
 func (w *writer) recycle(t *txn) {
@@ -111,15 +124,49 @@ func (w *writer) Close() error {
 	return err
 }
 
+// ignored are the names of fields that were logged as having no column.
+type ignored struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// ignore logs a field without a column, once in the life of a writer.
+func (w *writer) ignore(name string) {
+	w.ignored.mu.Lock()
+	defer w.ignored.mu.Unlock()
+	if w.ignored.names[name] || len(w.ignored.names) == maxLeft {
+		return
+	}
+	if w.ignored.names == nil {
+		w.ignored.names = map[string]bool{}
+	}
+	w.ignored.names[name] = true
+	w.claim.Log.Warn("a field of the messages has no column and is left out", "table", w.target.Load().table.name, "field", name,
+		"hint", "add the column and restart the route, or set extra_column")
+}
+
 // commit is one transaction: the rows first, then in one flight the fence and the
 // COMMIT, so that the record is locked for as short as can be and a process that
-// freezes between them leaves no half of it.
-func (w *writer) commit(ctx context.Context, t *txn, swap connectors.Swap) error {
+// freezes between them leaves no half of it. A nil swap is a transaction of rows
+// alone: dead letters, whose position is the route's.
+func (w *writer) commit(ctx context.Context, t *txn, swap *connectors.Swap) error {
 	w.busy.Lock()
 	defer w.busy.Unlock()
-	fence, err := ckpt.FenceArgs(swap.Key, swap.Expected, swap.Record)
-	if err != nil {
-		return w.failed(opCommit, err)
+	batch := &pgconn.Batch{}
+	want := 1
+	if swap != nil {
+		fence, err := ckpt.FenceArgs(swap.Key, swap.Expected, swap.Record)
+		if err != nil {
+			return w.failed(opCommit, err)
+		}
+		batch.ExecStatement(w.fence, fence, nil, nil)
+		want = 2
+	}
+	batch.ExecParams("COMMIT", nil, nil, nil, nil)
+	if t.raw && t.Rows() > 0 {
+		if err := w.encodeRaw(ctx, t); err != nil {
+			return err
+		}
 	}
 	if err := w.writeRows(ctx, t); err != nil {
 		return w.refused(ctx, t, swap, opRows, err)
@@ -129,13 +176,10 @@ func (w *writer) commit(ctx context.Context, t *txn, swap connectors.Swap) error
 		return errors.Join(err, w.rollback(ctx))
 	}
 	hook.At("tx.before-fence")
-	batch := &pgconn.Batch{}
-	batch.ExecStatement(w.fence, fence, nil, nil)
-	batch.ExecParams("COMMIT", nil, nil, nil, nil)
 	results, err := w.pg.ExecBatch(ctx, batch).ReadAll()
 	if err == nil {
 		// COMMIT of a transaction that failed answers ROLLBACK, without an error.
-		if n := len(results); n != 2 || results[1].CommandTag.String() != "COMMIT" {
+		if n := len(results); n != want || results[n-1].CommandTag.String() != "COMMIT" {
 			err = fmt.Errorf("the server answered %d results, the last not COMMIT", n)
 		}
 	}
@@ -143,8 +187,8 @@ func (w *writer) commit(ctx context.Context, t *txn, swap connectors.Swap) error
 	case err == nil:
 		hook.At("tx.committed")
 		return nil
-	case dial.Code(err) == dial.CodeDivisionByZero && len(results) == 0:
-		return w.fenced(ctx, swap)
+	case swap != nil && dial.Code(err) == dial.CodeDivisionByZero && len(results) == 0:
+		return w.fenced(ctx, *swap)
 	case dial.Classify(err) == dial.ClassData:
 		return w.refused(ctx, t, swap, opCommit, err) // a deferred constraint
 	}
@@ -157,8 +201,8 @@ func (w *writer) commit(ctx context.Context, t *txn, swap connectors.Swap) error
 
 // broken is failed for an error that may come from a successor which ended our
 // session: if the record says so, that is what is returned.
-func (w *writer) broken(ctx context.Context, swap connectors.Swap, op string, err error) error {
-	if class := dial.Classify(err); w.closed.Load() || class != dial.ClassConnection && class != dial.ClassSuspect {
+func (w *writer) broken(ctx context.Context, swap *connectors.Swap, op string, err error) error {
+	if class := dial.Classify(err); swap == nil || w.closed.Load() || class != dial.ClassConnection && class != dial.ClassSuspect {
 		return w.failed(op, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
@@ -215,11 +259,13 @@ const singlesAfterRepeat = 64
 
 // writeRows begins the transaction and writes its rows. A statement of several
 // rows that must not meet a key twice is a try: if it does, the rows are written
-// one by one, so that the later one updates the earlier.
+// one by one, so that the later one updates the earlier; in an upsert by columns
+// the last row of each key is picked out.
 func (w *writer) writeRows(ctx context.Context, t *txn) error {
 	w.singles = max(0, w.singles-1)
 	err := w.sendRows(ctx, t, 0, t.Rows(), "BEGIN")
-	if !w.stmt.once || w.singles > 0 || dial.Code(err) != dial.CodeCardinality {
+	once := w.stmt == nil || w.stmt.once
+	if !once || w.singles > 0 || dial.Code(err) != dial.CodeCardinality {
 		return err
 	}
 	if err := w.rollback(ctx); err != nil {
@@ -232,9 +278,14 @@ func (w *writer) writeRows(ctx context.Context, t *txn) error {
 // sendRows writes rows [i, j) of t, in the same flight behind the statement
 // first (BEGIN, SAVEPOINT).
 func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) error {
-	if w.copy && i < j {
-		rows := bytes.NewReader(t.buf[t.start(i):t.end[j-1]])
-		_, err := w.pg.CopyFrom(ctx, rows, first+"; COPY "+w.stmt.copyTo+" FROM STDIN")
+	switch x := w.target.Load(); {
+	case i == j: // only the position moves
+		_, err := w.pg.Exec(ctx, first).ReadAll()
+		return err
+	case x != nil:
+		return w.sendTarget(ctx, x, t, i, j, first)
+	case w.copy:
+		_, err := w.pg.CopyFrom(ctx, t.reader(i, j), first+"; COPY "+w.stmt.copyTo+" FROM STDIN")
 		return err
 	}
 	if err := w.prepareRows(ctx, j-i); err != nil {
@@ -303,7 +354,9 @@ func (w *writer) prepareRows(ctx context.Context, n int) error {
 		if !w.rowsPrepared[k] {
 			var types []uint32
 			for range k {
-				types = append(types, w.types...)
+				for _, t := range w.types {
+					types = append(types, t.oid)
+				}
 			}
 			if _, err := w.pg.Prepare(ctx, rowName(k), w.stmt.sqlOf(k), types); err != nil {
 				return err

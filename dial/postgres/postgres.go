@@ -10,6 +10,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -35,6 +36,9 @@ type Options struct {
 	// IdleInTransaction ends a session that is silent inside a transaction for so
 	// long; 0 is never.
 	IdleInTransaction time.Duration
+	// TLS, if set, is how every connection is secured: without it nothing is sent,
+	// and sslmode must not be in the URL. The server's name is filled in.
+	TLS *tls.Config
 	// Pool settings; 0 leaves pgxpool's own.
 	MaxConns, MinConns       int32
 	MaxIdle, MaxConnLifetime time.Duration
@@ -65,6 +69,11 @@ func Parse(rawURL string, opt Options) (*Config, error) {
 		return nil, fmt.Errorf("postgres: URL %s cannot be used", Mask(rawURL))
 	}
 	c := pool.ConnConfig
+	if opt.TLS != nil {
+		if err := secure(c, opt.TLS, rawURL); err != nil {
+			return nil, fmt.Errorf("postgres: %s: %w", Mask(rawURL), err)
+		}
+	}
 	set := func(name, value string) {
 		if _, given := c.RuntimeParams[name]; !given {
 			c.RuntimeParams[name] = value
@@ -111,6 +120,39 @@ func Parse(rawURL string, opt Options) (*Config, error) {
 	}
 	pool.AfterConnect = watchClient
 	return &Config{pool: pool}, nil
+}
+
+// secure makes every host of the URL be spoken to by TLS alone: the driver's
+// fallbacks hold, for each, a try in the clear.
+func secure(c *pgx.ConnConfig, settings *tls.Config, rawURL string) error {
+	if u, err := url.Parse(rawURL); err == nil && u.Query().Has("sslmode") {
+		return errors.New("sslmode in the URL and tls: keep one of them")
+	}
+	named := func(host string) *tls.Config {
+		t := settings.Clone()
+		t.ServerName = host
+		return t
+	}
+	type address struct {
+		host string
+		port uint16
+	}
+	seen := map[address]bool{{c.Host, c.Port}: true}
+	c.TLSConfig = named(c.Host)
+	fallbacks := c.Fallbacks
+	c.Fallbacks = nil
+	for _, f := range fallbacks {
+		if at := (address{f.Host, f.Port}); !seen[at] {
+			seen[at] = true
+			c.Fallbacks = append(c.Fallbacks, &pgconn.FallbackConfig{Host: f.Host, Port: f.Port, TLSConfig: named(f.Host)})
+		}
+	}
+	for at := range seen {
+		if strings.HasPrefix(at.host, "/") {
+			return errors.New("a Unix socket has no TLS")
+		}
+	}
+	return nil
 }
 
 // watchClient asks servers that can (14 and later) to notice within a second that

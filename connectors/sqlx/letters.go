@@ -1,0 +1,156 @@
+package sqlx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/message"
+)
+
+// letters is the connectors.PlainWriter of a dlq: each call is a transaction of its
+// own. A letter that is written again is absorbed where the table has an id.
+type letters struct{ w *writer }
+
+var _ connectors.PlainWriter = (*letters)(nil)
+
+func (l *letters) Close() error { return l.w.Close() }
+
+// Write implements connectors.PlainWriter.
+func (l *letters) Write(ctx context.Context, b *message.Batch, i, j int) error {
+	if err := l.w.claim.Gate(); err != nil {
+		return err
+	}
+	t := l.w.Begin().(*txn)
+	defer t.Discard()
+	var bad connectors.RowsError
+	var refused *connectors.RowsError
+	if err := t.Add(b, i, j); errors.As(err, &refused) {
+		bad.Rows = append(bad.Rows, refused.Rows...)
+	}
+	index := make([]int, 0, j-i) // in b, by row of t
+	for n, next := i, 0; n < j; n++ {
+		if next < len(bad.Rows) && bad.Rows[next].Index == n {
+			next++
+			continue
+		}
+		index = append(index, n)
+	}
+	for t.Rows() > 0 {
+		err := l.w.commit(ctx, t, nil)
+		if err == nil {
+			break
+		}
+		if !errors.As(err, &refused) {
+			return err
+		}
+		for n := len(refused.Rows) - 1; n >= 0; n-- {
+			row := refused.Rows[n]
+			bad.Rows = append(bad.Rows, connectors.RowError{Index: index[row.Index], Err: row.Err})
+			index = append(index[:row.Index], index[row.Index+1:]...)
+			t.Drop(row.Index)
+		}
+	}
+	if bad.Rows == nil {
+		return nil
+	}
+	slices.SortFunc(bad.Rows, func(a, b connectors.RowError) int { return a.Index - b.Index })
+	return &bad
+}
+
+// openLetters makes the writer of a dlq. With columns: auto or an insert_query it
+// writes as a route would; with a table alone it fills those columns that a letter
+// has something for.
+func (p *prepared) openLetters(ctx context.Context, w *writer) (connectors.Writer, error) {
+	cfg := p.sink.cfg
+	if cfg.InsertQuery == "" && cfg.Columns == "" {
+		op := "look at table " + cfg.table.quoted()
+		t, err := readTable(ctx, p.conn, cfg.table)
+		if err != nil {
+			return nil, p.sink.classed(op, err)
+		}
+		unique, err := t.isUnique(ctx, p.conn, []string{"id"})
+		if err != nil {
+			return nil, p.sink.classed(op, err)
+		}
+		if !unique {
+			w.claim.Log.Warn("dead letters that are written again will be there twice", "table", t.name,
+				"hint", "a text column id with a unique index absorbs them")
+		}
+		stmt, err := letterStatement(t, unique)
+		if err != nil {
+			return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", p.sink.spec.Name, err), "")
+		}
+		if w.plan, err = p.sink.planStatement(ctx, p.conn, stmt, false); err != nil {
+			return nil, err
+		}
+	}
+	return &letters{w: w}, nil
+}
+
+// letterColumns are the columns that a letter has something for, and the token of each.
+var letterColumns = []struct{ name, token string }{
+	{"id", "${message:id}"},
+	{"route", "${metadata:mqb.dlq.route}"},
+	{"partition", "${metadata:mqb.dlq.partition}"},
+	{"ordinal", "${metadata:mqb.dlq.ordinal}"},
+	{"place", "${metadata:mqb.dlq.place}"},
+	{"error", "${metadata:mqb.dlq.error}"},
+	{"payload", "${message:id}"},
+	{"metadata", "${message:id}"},
+}
+
+func letterStatement(t *table, unique bool) (*statement, error) {
+	var columns, tokens []string
+	for _, c := range letterColumns {
+		if t.has(c.name) {
+			columns, tokens = append(columns, c.name), append(tokens, c.token)
+		}
+	}
+	query := "INSERT INTO " + t.name + " (" + quoted(columns...) + ") VALUES (" + strings.Join(tokens, ", ") + ")"
+	if unique {
+		query += " ON CONFLICT (" + quoted("id") + ") DO NOTHING"
+	}
+	s, err := parseStatement(query)
+	if err != nil {
+		return nil, err
+	}
+	s.letters = true
+	for i, c := range columns {
+		switch c {
+		case "payload":
+			s.tokens[i].Namespace = wholeNamespace
+		case "metadata":
+			s.tokens[i].Namespace = letterNamespace
+		}
+	}
+	return s, nil
+}
+
+// appendMetadata appends all metadata of a message as a JSON object.
+func appendMetadata(dst []byte, b *message.Batch, i int) []byte {
+	dst = append(dst, '{')
+	for n := range b.MetaLen(i) {
+		if n > 0 {
+			dst = append(dst, ',')
+		}
+		key, value := b.MetaAt(i, n)
+		dst = append(jsontext.AppendString(dst, storable(key)), ':')
+		dst = jsontext.AppendString(dst, storable(value))
+	}
+	return append(dst, '}')
+}
+
+// storable is text that PostgreSQL takes: what surrounds a dead letter must not be
+// why it is lost.
+func storable(v []byte) []byte {
+	if checkText(v) == nil {
+		return v
+	}
+	return bytes.ReplaceAll(bytes.ToValidUTF8(v, []byte("\uFFFD")), []byte{0}, []byte("\uFFFD"))
+}

@@ -1,0 +1,190 @@
+package sqlx
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// target is a table whose columns take the fields of messages by their names
+// (columns: auto). Safe for concurrent use.
+//
+// Rows are written by COPY. With a key they go by COPY into a temporary table of
+// the session, emptied by each COMMIT, and from there by one INSERT … ON CONFLICT
+// in the same flight: measured against arrays as parameters (unnest) and against
+// statements of many rows, this costs the server least.
+type target struct {
+	table   *table
+	columns []tableColumn // those that fields go to, and extra
+	index   map[string]int
+	places  []place // of columns
+	key     []int   // in columns
+	extra   int     // in columns; -1 without
+	// defaults are the columns that a row may leave out, see rowKind.
+	defaults []int
+
+	mu      sync.Mutex
+	flights map[flightKey]*flight
+}
+
+// rowKind says how a row is written: bit n is set where the row leaves out column
+// defaults[n], so that it gets its default, or stays as it is in an upsert. Rows
+// of one kind that follow each other go in one COPY.
+type rowKind uint64
+
+const maxDefaults = 64
+
+// stage is the temporary table that upserts go through.
+const stage = `pg_temp."mqb_rows"`
+
+type flightKey struct {
+	kind     rowKind
+	distinct bool
+}
+
+// flight is the text around the rows of one kind.
+type flight struct {
+	copy  string // COPY … FROM STDIN
+	after string // what follows it in the same flight: "" or the upsert
+}
+
+// newTarget fits the configuration to a table. Its errors say what to change.
+func newTarget(t *table, cfg *Config) (*target, error) {
+	x := &target{table: t, extra: -1, index: map[string]int{}, flights: map[flightKey]*flight{}}
+	for _, k := range append(slices.Clone(cfg.Key), cfg.ExtraColumn) {
+		if k != "" && !t.has(k) {
+			return nil, fmt.Errorf("table %s has no column %q that can be written", t.name, k)
+		}
+	}
+	for i, c := range t.columns {
+		x.columns = append(x.columns, c)
+		x.places = append(x.places, place{column: i, quoted: `"` + c.name + `"`})
+		if c.name == cfg.ExtraColumn {
+			x.extra = i
+			continue // a field of that name goes into the object, like any other
+		}
+		x.index[c.name] = i
+		if slices.Contains(cfg.Key, c.name) {
+			x.key = append(x.key, i)
+		} else if !c.bare {
+			x.defaults = append(x.defaults, i)
+		}
+	}
+	switch {
+	case len(x.columns) == 0:
+		return nil, fmt.Errorf("table %s has no column that can be written", t.name)
+	case len(x.defaults) > maxDefaults:
+		return nil, fmt.Errorf("table %s has %d columns with a default, %d can be told apart", t.name, len(x.defaults), maxDefaults)
+	}
+	return x, nil
+}
+
+func (x *target) names(columns []int) []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = x.columns[c].name
+	}
+	return names
+}
+
+// flight returns the statements for rows of a kind. distinct: a key may come twice
+// in them, and the last one counts.
+func (x *target) flight(kind rowKind, distinct bool) *flight {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	at := flightKey{kind, distinct}
+	f := x.flights[at]
+	if f != nil {
+		return f
+	}
+	f = &flight{}
+	x.flights[at] = f
+	var columns []int
+	for i := range x.columns {
+		if n := slices.Index(x.defaults, i); n < 0 || kind&(1<<n) == 0 {
+			columns = append(columns, i)
+		}
+	}
+	list := quoted(x.names(columns)...)
+	if x.key == nil {
+		f.copy = "COPY " + x.table.name + " (" + list + ") FROM STDIN"
+		return f
+	}
+	key := quoted(x.names(x.key)...)
+	f.copy = "COPY " + stage + " (" + list + ") FROM STDIN"
+	var b strings.Builder
+	b.WriteString("; INSERT INTO " + x.table.name + " (" + list + ") SELECT ")
+	if distinct {
+		// The rows stand in the order they came: nothing of the table is ever reused.
+		b.WriteString("DISTINCT ON (" + key + ") " + list + " FROM " + stage + " ORDER BY " + key + ", ctid DESC")
+	} else {
+		b.WriteString(list + " FROM " + stage)
+	}
+	b.WriteString(" ON CONFLICT (" + key + ") DO ")
+	var set []string
+	for _, c := range columns {
+		if !slices.Contains(x.key, c) {
+			name := quoted(x.columns[c].name)
+			set = append(set, name+" = EXCLUDED."+name)
+		}
+	}
+	if set == nil {
+		b.WriteString("NOTHING")
+	} else {
+		b.WriteString("UPDATE SET " + strings.Join(set, ", "))
+	}
+	f.after = b.String()
+	return f
+}
+
+// prepareStage makes the temporary table, whose columns have the types of the
+// table's and none of its constraints: the rows meet those where they belong.
+func (x *target) prepareStage(ctx context.Context, conn *pgx.Conn) error {
+	if x.key == nil {
+		return nil
+	}
+	var all []string
+	for _, c := range x.columns {
+		all = append(all, c.name)
+	}
+	// A transaction gathers 8 MiB, and more in one that holds a larger row.
+	_, err := conn.PgConn().Exec(ctx, "SET temp_buffers = '32MB'; DROP TABLE IF EXISTS "+stage+
+		"; CREATE TEMPORARY TABLE "+strings.TrimPrefix(stage, "pg_temp.")+" ON COMMIT DELETE ROWS AS SELECT "+quoted(all...)+" FROM "+x.table.name+" WITH NO DATA").ReadAll()
+	return err
+}
+
+// sendTarget writes rows [i, j) of t, in the same flight behind the statement
+// first, and each run of rows of another kind in one more.
+func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, first string) error {
+	if first == "BEGIN" {
+		w.staged = false
+	}
+	for i < j {
+		k := i + 1
+		for k < j && t.kinds[k] == t.kinds[i] {
+			k++
+		}
+		f := x.flight(t.kinds[i], w.singles > 0)
+		sql := f.copy + f.after
+		if w.staged {
+			sql = "DELETE FROM " + stage + "; " + sql
+		}
+		if first != "" {
+			sql = first + "; " + sql
+		}
+		w.staged = f.after != ""
+		if _, err := w.pg.CopyFrom(ctx, t.reader(i, k), sql); err != nil {
+			return err
+		}
+		i, first = k, ""
+	}
+	return nil
+}
+
+func (t *txn) reader(i, j int) io.Reader { return bytes.NewReader(t.buf[t.start(i):t.end[j-1]]) }
