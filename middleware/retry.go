@@ -8,8 +8,12 @@ import (
 )
 
 func retryType() connectors.MiddlewareType {
+	t := rule("retry", func() any { return new(RetryConfig) })
+	t.Capabilities = func(any) route.MiddlewareCapabilities {
+		return route.MiddlewareCapabilities{Shape: route.ShapeMap, ReplaySame: true, PlainWrites: true}
+	}
 	return connectors.MiddlewareType{
-		MiddlewareType: rule("retry", func() any { return new(RetryConfig) }),
+		MiddlewareType: t,
 		Ask: func(config any, s *connectors.Sending) {
 			c := config.(*RetryConfig)
 			s.Retry = &connectors.Retry{Attempts: c.MaxAttempts, Initial: c.InitialInterval, Max: c.MaxInterval, Multiplier: c.Multiplier}

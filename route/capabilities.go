@@ -54,6 +54,9 @@ type SinkCapabilities struct {
 	// Append: a T2 sink that is told where it ended by the checkpoint record, and
 	// cuts what was written behind that: a repeat replaces what it repeats.
 	Append bool
+	// LettersOnce: as the endpoint of a dlq it absorbs a letter that is written
+	// again, by its id.
+	LettersOnce bool
 	// Durable: an acknowledged write survives a crash of the system behind it,
 	// as configured.
 	Durable bool
@@ -75,6 +78,9 @@ type MiddlewareCapabilities struct {
 	Stateful bool
 	// Serial: one worker at a time, since it paces. It says nothing of the result.
 	Serial bool
+	// PlainWrites: it changes how single writes are made, so that it has no effect
+	// on a transaction or a part, which the route begins again as a whole.
+	PlainWrites bool
 	// Replay: the same messages give the same result again.
 	ReplaySame bool
 }

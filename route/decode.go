@@ -230,6 +230,7 @@ func (d *decoder) decodeRoute(name string, n *node) {
 			(spec.Commit == CommitSeparate || spec.CheckpointStore != "") {
 			d.failAt(output.line, output.col, "output", spec.Output.Type+" keeps the record in its own transaction: commit: separate and checkpoint_store beside it are not supported yet", "")
 		}
+		d.warnIdle(spec)
 		for _, conflict := range Infer(spec, d.types).Conflicts {
 			d.failAt(output.line, output.col, "output", conflict, "")
 		}
@@ -252,6 +253,22 @@ func (d *decoder) badRecordRule(n *node, spec *Spec) {
 		spec.OnError = OnErrorDLQ
 	case spec.OnError == "":
 		spec.OnError = OnErrorStop
+	}
+}
+
+// warnIdle names middlewares that have no effect on this output.
+func (d *decoder) warnIdle(spec *Spec) {
+	t, ok := d.types.Endpoint(spec.Output.Type)
+	if !ok || t.Sink == nil {
+		return
+	}
+	if c := t.Sink(spec.Output.Config); c.Tier != TierTransactional && !c.Parts {
+		return
+	}
+	for _, m := range spec.Output.Middlewares {
+		if t, ok := d.types.Middleware(m.Type); ok && t.Capabilities(m.Config).PlainWrites {
+			d.warnings = append(d.warnings, fmt.Sprintf("%s: route %s: %s has no effect on this output, whose transactions or parts the route begins again as a whole", m.Where, spec.Name, m.Type))
+		}
 	}
 }
 

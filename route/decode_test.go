@@ -58,6 +58,13 @@ func (c *exprConfig) FromScalar(s string) error {
 	return nil
 }
 
+// dlqConfig holds an endpoint inside of a middleware.
+type dlqConfig struct {
+	Endpoint route.Endpoint `yaml:"endpoint" required:"true"`
+}
+
+func (c *dlqConfig) DeadLetters() *route.Endpoint { return &c.Endpoint }
+
 type testTypes struct{}
 
 var source = func(any) route.SourceCapabilities { return route.SourceCapabilities{} }
@@ -87,6 +94,8 @@ func (testTypes) Middleware(name string) (route.MiddlewareType, bool) {
 		return route.MiddlewareType{Name: name, NewConfig: func() any { return new(exprConfig) }, Capabilities: caps, Input: true, Output: true}, true
 	case "id":
 		return route.MiddlewareType{Name: name, NewConfig: func() any { return new(exprConfig) }, Capabilities: caps, Input: true}, true
+	case "dlq":
+		return route.MiddlewareType{Name: name, NewConfig: func() any { return new(dlqConfig) }, Capabilities: caps, Output: true}, true
 	}
 	return route.MiddlewareType{}, false
 }
@@ -94,7 +103,7 @@ func (testTypes) Middleware(name string) (route.MiddlewareType, bool) {
 func (testTypes) EndpointNames() []string {
 	return []string{"broker", "kafka", "memory", "null", "static"}
 }
-func (testTypes) MiddlewareNames() []string { return []string{"filter", "id"} }
+func (testTypes) MiddlewareNames() []string { return []string{"dlq", "filter", "id"} }
 
 func env(pairs ...string) route.LookupEnv {
 	return func(name string) (string, bool) {
@@ -230,7 +239,10 @@ func TestDecodeRefuses(t *testing.T) {
 		"below the minimum":          {broker + "    max_bytes: 12\n", "6:16", "at least 1KiB"},
 		"above the maximum":          {broker + "concurrency: 1000001\n", "6:14", "at most 1000000"},
 		"enum":                       {broker + "on_error: stpo\n", "6:11", `did you mean "stop"?`},
-		"dlq":                        {broker + "on_error: dlq\n", "6:11", "not supported yet"},
+		"dlq without one":            {broker + "on_error: dlq\n", "6:11", "needs a dlq"},
+		"dlq and drop":               {broker + "  middlewares:\n  - dlq:\n      endpoint: memory\non_error: drop\n", "9:11", "contradicts the dlq"},
+		"dlq to nowhere":             {broker + "  middlewares:\n  - dlq: {}\n", "7:10", "is required"},
+		"dlq to a typo":              {broker + "  middlewares:\n  - dlq:\n      endpoint:\n        kafak: {}\n", "9:9", "kafka"},
 		"missing required":           {"input: {static: x}\noutput:\n  broker:\n    url: u\n", "4:5", "output.broker.topic: is required"},
 		"empty required":             {"input: {static: x}\noutput:\n  broker:\n    url: u\n    topic: ''\n", "5:12", "must not be empty"},
 		"no input":                   {"routes:\n  a:\n    output: null\n", "3:5", "input: is required"},
@@ -242,7 +254,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"only an output":             {"input: {static: x}\noutput:\n  middlewares: []\n", "3:3", "names no endpoint"},
 		"cannot be an input":         {"input: {null: null}\n", "1:9", "cannot be an input"},
 		"input of the dialect":       {"input: {memory: x}\n", "1:9", "as an input is not supported yet"},
-		"middleware of the dialect":  {"input:\n  static: x\n  middlewares:\n    - dlq: {}\n", "4:7", "not supported yet"},
+		"middleware of the dialect":  {"input:\n  static: x\n  middlewares:\n    - weak_join: {}\n", "4:7", "not supported yet"},
 		"unknown middleware":         {"input:\n  static: x\n  middlewares:\n    - fliter: a\n", "4:7", `did you mean "filter"?`},
 		"middleware on wrong side":   {"input: {static: x}\noutput:\n  null:\n  middlewares:\n    - id: a\n", "5:7", "cannot stand on an output"},
 		"two names in a middleware":  {"input:\n  static: x\n  middlewares:\n    - filter: a\n      id: b\n", "5:7", "one level deeper"},

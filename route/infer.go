@@ -115,11 +115,45 @@ func Infer(spec *Spec, types Types) Inference {
 		}
 	}
 	j.judge()
-	leg := Leg{
-		Name: "output", Guarantee: j.guarantee, Reasons: j.reasons, Window: j.window, Conditions: j.conditions,
+	in := Inference{Guarantee: j.guarantee, Legs: []Leg{j.leg("output")}, Conflicts: j.conflicts}
+	in.Raise = in.Legs[0].Raise
+	if e := spec.DeadLetters(); e != nil {
+		if t, ok := types.Endpoint(e.Type); ok && t.Sink != nil {
+			in.deadLetters(j, t.Sink(e.Config))
+		}
+	}
+	return in
+}
+
+// deadLetters adds the leg of the dlq: it is at most as good as the route's own,
+// and letters that were written just before a crash are written again.
+func (in *Inference) deadLetters(output judge, sink SinkCapabilities) {
+	j := judge{spec: output.spec, guarantee: ExactlyOnce, source: output.source, sink: sink}
+	j.position()
+	j.say("Is a letter durable before the position moves over its record?", "yes", "")
+	j.say("Is a record that was dead-lettered kept out of the output afterwards?", "yes", "the decision stands in the record before it is carried out")
+	switch {
+	case sink.Discards:
+		j.say("Does the dlq keep anything?", "no", "")
+	case sink.LettersOnce:
+		j.say("Does the dlq absorb a letter that is written again?", "yes", "by its id")
+		j.limit(EffectivelyOnce, "")
+	default:
+		j.say("Does the dlq absorb a letter that is written again?", "no", "it stands there twice then, with the same id (metadata mqb.id)")
+		j.limit(AtLeastOnce, "a dlq that knows a letter by its id, such as a table with a unique column id")
+	}
+	leg := j.leg("dlq")
+	in.Legs = append(in.Legs, leg)
+	if leg.Guarantee.Compare(in.Guarantee) < 0 {
+		in.Guarantee, in.Raise = leg.Guarantee, leg.Raise
+	}
+}
+
+func (j *judge) leg(name string) Leg {
+	return Leg{
+		Name: name, Guarantee: j.guarantee, Reasons: j.reasons, Window: j.window, Conditions: j.conditions,
 		Raise: strings.Join(j.raise, ", and "),
 	}
-	return Inference{Guarantee: leg.Guarantee, Legs: []Leg{leg}, Raise: leg.Raise, Conflicts: j.conflicts}
 }
 
 type stage struct {
@@ -179,6 +213,8 @@ func (j *judge) judge() {
 		j.transaction()
 	case j.sink.Tier == TierDeterministic && j.sink.Parts:
 		j.parts()
+	case j.sink.Append:
+		j.appends()
 	case j.sink.Tier == TierDeterministic:
 		j.key()
 	default:
@@ -250,9 +286,9 @@ func (j *judge) stagesReplay() {
 			if j.sink.Parts {
 				j.conflicts = append(j.conflicts, fmt.Sprintf("%s depends on earlier messages, so a part could not be made again: it cannot be used with name_by: source_position", s.name))
 			}
-		case !s.ReplaySame && j.sink.Tier != TierTransactional:
+		case !s.ReplaySame && j.sink.Tier != TierTransactional && !j.sink.Append:
 			// In one transaction with the position, what was made differently the
-			// first time was never seen by anybody.
+			// first time was never seen by anybody; what was appended is cut.
 			same = false
 			j.say(question, "no", s.name+" may decide differently the second time")
 			j.limit(AtLeastOnce, "no "+s.name)
@@ -287,6 +323,15 @@ func (j *judge) parts() {
 	j.conditions = append(j.conditions, "parts at and behind the position are not deleted")
 }
 
+func (j *judge) appends() {
+	if j.spec.SharedStorage {
+		j.conflicts = append(j.conflicts, "a file is appended to by one node: use name_by: source_position with shared_storage, or remove it")
+	}
+	j.say("Does the output absorb a repeated write?", "yes", j.sink.Why)
+	j.say("Is a former owner kept from adding to it?", "yes", "an owner waits for the lock of the file, then cuts it to where the record says that it ends")
+	j.conditions = append(j.conditions, "nobody else writes to the file, and its readers can bear bytes that are cut later (parts have none)")
+}
+
 func (j *judge) key() {
 	const question = "Does the output absorb a repeated write?"
 	if !j.source.StableIdentity {
@@ -316,7 +361,10 @@ func (j *judge) durable() {
 }
 
 func (j *judge) badRecords() {
-	if j.spec.OnError == OnErrorDrop {
+	switch j.spec.OnError {
+	case OnErrorDLQ:
+		j.say("What becomes of a record that cannot be handled?", "dead-lettered", "")
+	case OnErrorDrop:
 		j.say("What becomes of a record that cannot be handled?", "dropped", "on_error: drop; it is counted and not part of the guarantee")
 	}
 }

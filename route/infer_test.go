@@ -30,6 +30,8 @@ var (
 		"window": {Tier: route.TierDeterministic, Durable: true, Window: "2m", Locality: route.Shared, Why: "deduplicated by id"},
 		"mqtt":   {Tier: route.TierNone, Durable: true, Locality: route.Shared, Why: "mqtt repeats", Raise: "an output that absorbs repeats"},
 		"memory": {Tier: route.TierNone, Locality: route.EveryNode, Why: "memory ends with its process"},
+		"append": {Tier: route.TierDeterministic, Append: true, Durable: true, Locality: route.NodeLocal, Why: "cut to its recorded length"},
+		"table":  {Tier: route.TierTransactional, LettersOnce: true, Durable: true, Locality: route.Shared, Why: "one transaction"},
 		"null":   {Tier: route.TierNone, Discards: true, Locality: route.Shared},
 	}
 	inferStages = map[string]route.MiddlewareCapabilities{
@@ -103,6 +105,11 @@ func TestInfer(t *testing.T) {
 		{"file parts lookup", least, "no lookup"},
 		{"query parts", exactly, ""},
 
+		{"kafka append", exactly, ""},
+		{"kafka append lookup", exactly, ""},
+		{"kafka append aggregate", least, "no aggregate"},
+		{"core append", most, "an input that resumes"},
+
 		{"kafka sqlx", exactly, ""},
 		{"file sqlx commit=transactional", exactly, ""},
 		{"cdc sqlx filter", exactly, ""},
@@ -166,6 +173,39 @@ func TestInferConflicts(t *testing.T) {
 	_, err := route.Decode("f.yaml", []byte("input: {cdc: {}}\noutput: {parts: {}}\n"), inferTypes{}, route.Options{})
 	if err == nil || !strings.Contains(err.Error(), "f.yaml:2:1: route f: output: parts are named after numbered records") {
 		t.Errorf("decode: %v", err)
+	}
+}
+
+// letters is the config of a middleware that takes dead letters.
+type letters struct{ to route.Endpoint }
+
+func (l letters) DeadLetters() *route.Endpoint { return &l.to }
+
+// A dead letter that may stand in the dlq twice is a record whose effect may land
+// twice: the leg says so, and the route with it (invariant 9).
+func TestADLQThatForgetsLowersTheRouteAndSaysSo(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]route.Guarantee{
+		"mqtt": route.AtLeastOnce, "append": route.AtLeastOnce, "table": route.EffectivelyOnce, "null": route.ExactlyOnce,
+	} {
+		s := inferSpec("kafka sqlx on_error=dlq")
+		s.Output.Middlewares = []route.Middleware{{Type: "map", Config: letters{route.Endpoint{Type: to}}}}
+		in := route.Infer(s, inferTypes{})
+		if in.Guarantee != want || len(in.Legs) != 2 || in.Legs[0].Guarantee != route.ExactlyOnce || in.Legs[1].Name != "dlq" || in.Legs[1].Guarantee != want {
+			t.Errorf("%s: %s\n%s", to, in.Guarantee, strings.Join(in.Lines(), "\n"))
+		}
+		if want == route.AtLeastOnce && !strings.Contains(in.Raise, "knows a letter by its id") {
+			t.Errorf("%s: raise %q", to, in.Raise)
+		}
+	}
+}
+
+func TestAppendingToASharedFileIsAConflict(t *testing.T) {
+	t.Parallel()
+	s := inferSpec("kafka append")
+	s.SharedStorage = true
+	if in := route.Infer(s, inferTypes{}); len(in.Conflicts) != 1 {
+		t.Errorf("%q", in.Conflicts)
 	}
 }
 
