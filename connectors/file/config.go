@@ -20,37 +20,39 @@ import (
 // Config is the endpoint's configuration, as source or as sink.
 type Config struct {
 	Path        string    `yaml:"path" doc:"Source: a file or a glob (** crosses directories); each file is a partition. Sink: the directory of the parts."`
-	Format      string    `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata), json (a JSON value a line), text, raw, csv (sources only)."`
+	Format      string    `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata; envelope, envelope_text), envelope_json (the same, with a JSON payload as it is), json (a JSON value a line), text, raw (payload), csv."`
 	Delimiter   string    `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
 	Compression string    `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`
 	Mode        string    `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
 	NameBy      string    `yaml:"name_by" default:"auto" doc:"Sinks: source_position writes immutable parts named after the records in them."`
-	CSV         CSVConfig `yaml:"csv" doc:"How csv is read."`
+	CSV         CSVConfig `yaml:"csv" doc:"How csv is read and written."`
 }
 
-// CSVConfig says how csv is read.
+// CSVConfig says how csv is read and written.
 type CSVConfig struct {
-	Separator  string   `yaml:"separator" default:"," doc:"One byte: itself, tab, space, hex (0x1f), or auto to take it from the header."`
+	Separator  string   `yaml:"separator" default:"," doc:"One byte: itself, tab, space, hex (0x1f), or auto to take it from the header (sources)."`
 	Quote      string   `yaml:"quote" default:"\"" doc:"One byte: itself or hex."`
 	Header     bool     `yaml:"header" default:"true" doc:"The first record names the columns."`
-	Columns    []string `yaml:"columns" doc:"Names of the columns, instead of those in the header."`
-	Nested     string   `yaml:"nested" doc:"Sinks only."`
-	OnMismatch string   `yaml:"on_mismatch" default:"warn" doc:"A record with another number of fields than columns: warn fills in empty strings and leaves extra fields out, fail makes it a bad record (on_error)."`
+	Columns    []string `yaml:"columns" doc:"Names of the columns: of a source instead of those in the header, of a sink instead of the fields of the first record. A sink that goes on in a file keeps to the file's header."`
+	Nested     string   `yaml:"nested" doc:"Sinks: json writes objects inside of a record as JSON, which is the default; flatten makes columns such as a.b of their fields."`
+	OnMismatch string   `yaml:"on_mismatch" default:"warn" doc:"A record with another number of fields than columns: warn fills in empty strings and leaves extra fields out, fail makes it a bad record (on_error). Sinks: warn leaves out fields without a column, fail refuses the record; a missing field is empty."`
 }
 
 // Formats of Config.Format, aliases resolved.
 const (
 	formatNormal = "normal"
-	formatJSON   = "json"
-	formatText   = "text"
-	formatRaw    = "raw"
-	formatCSV    = "csv"
+	// formatEnvelopeJSON is the envelope with the payload as a JSON value.
+	formatEnvelopeJSON = "envelope_json"
+	formatJSON         = "json"
+	formatText         = "text"
+	formatRaw          = "raw"
+	formatCSV          = "csv"
 )
 
 func (c *Config) format() string {
 	switch c.Format {
-	case "", "envelope":
-		return formatNormal
+	case "", "envelope", "envelope_text":
+		return formatNormal // whose payload is text where it can be
 	case "payload":
 		return formatRaw
 	}
@@ -75,12 +77,8 @@ func (c *Config) Validate(side route.Side) []error {
 		bad("path", "is required")
 	}
 	switch f := c.format(); f {
-	case formatNormal, formatJSON, formatText, formatRaw:
-	case formatCSV:
-		if side == route.Output {
-			bad("format", "csv is not supported yet by the sink: use json, text, raw or normal")
-		}
-	case "parquet", "envelope_json", "envelope_text":
+	case formatNormal, formatEnvelopeJSON, formatJSON, formatText, formatRaw, formatCSV:
+	case "parquet":
 		bad("format", "%s is not supported yet: use normal, json, text, raw or csv", f)
 	default:
 		bad("format", "unknown format %q: use normal, json, text, raw or csv", f)
@@ -89,6 +87,11 @@ func (c *Config) Validate(side route.Side) []error {
 		bad("delimiter", "must be one ASCII byte, not %q", c.Delimiter)
 	} else if c.Delimiter != "" && c.format() == formatCSV {
 		bad("delimiter", "is for line formats; csv has csv.separator")
+	}
+	if c.format() == formatCSV {
+		for _, err := range c.CSV.validate(side) {
+			errs = append(errs, fmt.Errorf("csv.%w", err))
+		}
 	}
 	if side == route.Output {
 		switch c.NameBy {
@@ -107,15 +110,10 @@ func (c *Config) Validate(side route.Side) []error {
 	default:
 		bad("mode", "unknown mode %q, use consume", c.Mode)
 	}
-	if c.format() == formatCSV {
-		for _, err := range c.CSV.validate() {
-			errs = append(errs, fmt.Errorf("csv.%w", err))
-		}
-	}
 	return errs
 }
 
-func (c *CSVConfig) validate() []error {
+func (c *CSVConfig) validate(side route.Side) []error {
 	var errs []error
 	sep, err := c.separator()
 	if err != nil {
@@ -133,8 +131,16 @@ func (c *CSVConfig) validate() []error {
 	if !c.Header && len(c.Columns) == 0 {
 		errs = append(errs, fmt.Errorf("columns: is required with header: false"))
 	}
-	if c.Nested != "" {
-		errs = append(errs, fmt.Errorf("nested: is for csv sinks, which are not supported yet"))
+	switch {
+	case side == route.Output && c.Separator == "auto":
+		errs = append(errs, fmt.Errorf("separator: auto is for sources"))
+	case side == route.Input && c.Nested != "":
+		errs = append(errs, fmt.Errorf("nested: is for sinks"))
+	}
+	switch c.Nested {
+	case "", "json", "flatten":
+	default:
+		errs = append(errs, fmt.Errorf("nested: unknown value %q, use json or flatten", c.Nested))
 	}
 	switch c.OnMismatch {
 	case "", "warn", "fail":

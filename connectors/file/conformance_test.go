@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -146,19 +147,24 @@ func fileSize(t testing.TB, path string) int64 {
 }
 
 func TestSinkConformance(t *testing.T) {
-	for _, format := range []string{"json", "raw", "text", "normal"} {
-		t.Run(format, func(t *testing.T) {
+	for _, x := range []struct{ format, compression string }{
+		{"json", ""}, {"raw", ""}, {"text", ""}, {"normal", ""}, {"envelope_json", ""}, {"csv", ""},
+		{"raw", "gzip"}, {"json", "zstd"}, {"csv", "zstd"}, {"normal", "lz4"},
+	} {
+		t.Run(x.format+x.compression, func(t *testing.T) {
 			sinktest.Run(t, sinktest.Harness{New: func(t *testing.T) *sinktest.Subject {
 				dir := filepath.Join(t.TempDir(), "not", "there", "yet")
-				return &sinktest.Subject{
+				s := &sinktest.Subject{
 					Open: func(t *testing.T) connectors.Sink {
-						s, err := newSink(&Config{Path: dir, Format: format, NameBy: "source_position"}, &route.Spec{}, connectors.Env{})
+						s, err := newSink(&Config{
+							Path: dir, Format: x.format, Compression: x.compression, NameBy: "source_position", CSV: CSVConfig{Header: true},
+						}, &route.Spec{}, connectors.Env{})
 						if err != nil {
 							t.Fatal(err)
 						}
 						return s
 					},
-					Rows:    func(t *testing.T) [][]byte { return payloads(t, dir, format) },
+					Rows:    func(t *testing.T) [][]byte { return payloads(t, dir, x.format) },
 					Objects: func(t *testing.T) map[string]string { return objects(t, dir) },
 					Spools: func(t *testing.T) int {
 						all, err := filepath.Glob(filepath.Join(dir, ".*"))
@@ -168,10 +174,17 @@ func TestSinkConformance(t *testing.T) {
 						return len(all)
 					},
 				}
+				if x.format == "csv" {
+					s.Want = csvRow
+				}
+				return s
 			}})
 		})
 	}
 }
+
+// csvRow is what the suite's record looks like in csv.
+func csvRow(i int) []byte { return fmt.Appendf(nil, "%d,row %d", i, i) }
 
 // objects is the content of each part, by name.
 func objects(t testing.TB, dir string) map[string]string {
@@ -201,27 +214,65 @@ func payloads(t testing.TB, dir, format string) (out [][]byte) {
 	}
 	sort.Strings(names)
 	for _, n := range names {
-		for line := range strings.Lines(parts[n]) {
-			line, ok := strings.CutSuffix(line, "\n")
-			if !ok {
-				t.Errorf("%s does not end with a line end", n)
-			}
-			if format == "normal" {
-				var e struct {
-					Payload *string `json:"payload"`
-					Base64  []byte  `json:"payload_base64"`
-				}
-				if err := json.Unmarshal([]byte(line), &e); err != nil {
-					t.Fatalf("%s: %v", n, err)
-				}
-				if e.Payload != nil {
-					line = *e.Payload
-				} else {
-					line = string(e.Base64)
-				}
-			}
-			out = append(out, []byte(line))
-		}
+		out = append(out, records(t, n, foreign(t, filepath.Join(dir, n)), format)...)
 	}
 	return out
+}
+
+// records takes the content of a file apart, without the product.
+func records(t testing.TB, name, content, format string) (out [][]byte) {
+	t.Helper()
+	for line := range strings.Lines(content) {
+		line, ok := strings.CutSuffix(line, "\n")
+		if !ok {
+			t.Errorf("%s does not end with a line end", name)
+		}
+		switch format {
+		case "csv":
+			if line == "id,text" {
+				continue
+			}
+		case "normal":
+			var e struct {
+				Payload *string `json:"payload"`
+				Base64  []byte  `json:"payload_base64"`
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if e.Payload != nil {
+				line = *e.Payload
+			} else {
+				line = string(e.Base64)
+			}
+		case "envelope_json":
+			var e struct {
+				Payload json.RawMessage `json:"payload"`
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			line = string(e.Payload)
+		}
+		out = append(out, []byte(line))
+	}
+	return out
+}
+
+// foreign reads a file with the tool of its compression.
+func foreign(t testing.TB, path string) string {
+	t.Helper()
+	tool := map[string]string{".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}[filepath.Ext(path)]
+	if tool == "" {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	b, err := exec.Command(tool, "-dc", path).Output()
+	if err != nil {
+		t.Fatalf("%s: %v", tool, err)
+	}
+	return string(b)
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/mqbridge/mqb/message"
 )
 
-// envelope is a record in format normal: a message with its metadata as one
-// JSON object a line. Payload holds text; other bytes are in PayloadBase64.
+// envelope is a message with its metadata as one JSON object a line: formats normal
+// and envelope_json. Payload is a string, which is text, or any other JSON value,
+// which is that value; bytes that are no text are in PayloadBase64.
 type envelope struct {
 	MessageID     json.RawMessage   `json:"message_id"` // a string, or a number of 128 bits
-	Payload       *string           `json:"payload"`
+	Payload       json.RawMessage   `json:"payload"`
 	PayloadBase64 *string           `json:"payload_base64"`
 	Metadata      map[string]string `json:"metadata"`
 }
@@ -35,7 +36,7 @@ func addEnvelope(b *message.Batch, line []byte, ordinal, next int64) {
 		payload, ok := []byte(nil), false
 		switch {
 		case e.Payload != nil && e.PayloadBase64 == nil:
-			payload, ok = []byte(*e.Payload), true
+			payload, ok = e.payload()
 		case e.Payload == nil && e.PayloadBase64 != nil:
 			payload, err = base64.StdEncoding.DecodeString(*e.PayloadBase64)
 			ok = err == nil
@@ -58,16 +59,48 @@ func addEnvelope(b *message.Batch, line []byte, ordinal, next int64) {
 	b.Append(line, ordinal, next)
 }
 
-// appendEnvelope writes message i of b as an envelope and a line end. id is used
-// when the message has no id of its own.
-func appendEnvelope(dst []byte, b *message.Batch, i int, id []byte) []byte {
+// metaBytes marks, in the dialect, a payload that is an array of bytes.
+const metaBytes = "mq_bridge.payload_bytes"
+
+func (e *envelope) payload() ([]byte, bool) {
+	switch p := e.Payload; {
+	case p[0] == '"':
+		var text string
+		err := json.Unmarshal(p, &text)
+		return []byte(text), err == nil
+	case p[0] == '[' && e.Metadata[metaBytes] == "1":
+		var numbers []uint16
+		if err := json.Unmarshal(p, &numbers); err != nil {
+			return nil, false
+		}
+		out := make([]byte, len(numbers))
+		for i, n := range numbers {
+			if n > 0xff {
+				return nil, false
+			}
+			out[i] = byte(n)
+		}
+		delete(e.Metadata, metaBytes)
+		return out, true
+	default:
+		return p, true
+	}
+}
+
+// appendEnvelope writes message i of b as an envelope. id is used when the message
+// has no id of its own. asJSON: a payload that is a JSON value other than a string
+// stands in it as that value; a string is always text.
+func appendEnvelope(dst []byte, b *message.Batch, i int, id []byte, asJSON bool) []byte {
 	dst = append(dst, `{"message_id":`...)
 	if own, ok := b.Meta(i, metaID); ok {
 		dst = jsontext.AppendString(dst, own)
 	} else {
 		dst = jsontext.AppendString(dst, id)
 	}
-	if p := b.Payload(i); utf8.Valid(p) {
+	if p := b.Payload(i); asJSON && isValue(p) {
+		dst = append(dst, `,"payload":`...)
+		dst = appendOneLine(dst, p)
+	} else if utf8.Valid(p) {
 		dst = append(dst, `,"payload":`...)
 		dst = jsontext.AppendString(dst, p)
 	} else {
@@ -94,5 +127,11 @@ func appendEnvelope(dst []byte, b *message.Batch, i int, id []byte) []byte {
 	if !first {
 		dst = append(dst, '}')
 	}
-	return append(dst, '}', '\n')
+	return append(dst, '}')
+}
+
+// isValue reports whether p is a JSON value other than a string.
+func isValue(p []byte) bool {
+	at := jsontext.SkipSpace(p, 0)
+	return at < len(p) && p[at] != '"' && jsontext.Valid(p)
 }

@@ -1,23 +1,17 @@
 package file
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/connectors"
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/hook"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
@@ -44,14 +38,15 @@ type parts struct {
 	dir     string
 	key     string // "<source>-<number>"
 	covered []connectors.Range
-	seed    uint64 // of message ids, format normal
-	// fromJSON: the route's source is one of this package that yields JSON only.
-	fromJSON bool
+	codec   codec
+
+	enc *encoder
+	// packer compresses; nil without compression. Made for the first part.
+	packer *packer
 
 	// Of the staging goroutine: bytes of the open part that were not written
 	// yet, and the number of spools so far.
 	buf    []byte
-	idText []byte
 	spools int
 
 	mu     sync.Mutex
@@ -60,60 +55,43 @@ type parts struct {
 	closed bool
 }
 
-// spool is a part in the making: a hidden file in the same directory.
+// spool is a part in the making: a hidden file in the same directory. Its file is
+// written by the goroutine that stages or, compressed, by the packer's.
 type spool struct {
 	f       *os.File
 	records int64
-	bytes   int64
-	crc     uint32
+	bytes   int64  // before compression
+	crc     uint32 // before compression, which may come out differently
+	member  *member
+	stored  int64 // bytes in the file
 	pushed  int64 // bytes whose write-back was asked for
 }
 
 // Stage implements connectors.PartWriter. After an error the open part is gone;
-// a *connectors.RowsError (format json: a payload that is neither JSON nor text)
-// leaves it as it was before the call.
+// a *connectors.RowsError (a payload that the format cannot hold) leaves it as it
+// was before the call.
 func (w *parts) Stage(ctx context.Context, b *message.Batch, i, j int) error {
 	if err := ctx.Err(); err != nil || i >= j {
 		return err
-	}
-	format := w.sink.cfg.format()
-	delimiter := w.sink.cfg.delimiter()
-	block := b.Lines(i, j)
-	if delimiter != '\n' {
-		block = nil
-	}
-	if format == formatJSON {
-		// A block that is still as a source of JSON made it need not be checked.
-		plain := block != nil && w.fromJSON
-		if !plain {
-			var err error
-			if plain, err = w.checkJSON(b, i, j); err != nil {
-				return err
-			}
-		}
-		if !plain || bytes.Count(block, []byte{'\n'}) != j-i {
-			block = nil
-		}
 	}
 	sp, err := w.current()
 	if err != nil {
 		return err
 	}
-	if block != nil && format != formatNormal {
+	if block := w.enc.block(b, i, j); block != nil {
 		err = w.write(sp, block)
 	} else {
-		for m := i; m < j && err == nil; m++ {
-			switch format {
-			case formatNormal:
-				w.buf = appendEnvelope(w.buf, b, m, w.id(b.Msg(m).Ordinal))
-			case formatJSON:
-				w.buf = append(appendJSON(w.buf, b.Payload(m)), delimiter)
-			default:
-				w.buf = append(append(w.buf, b.Payload(m)...), delimiter)
+		at, headed := len(w.buf), w.enc.headed()
+		var refused *connectors.RowsError
+		if w.buf, refused = w.enc.appendAll(w.buf, b, i, j); refused != nil {
+			w.buf = w.buf[:at]
+			if !headed {
+				w.enc.startFile()
 			}
-			if len(w.buf) >= writeBytes {
-				err = w.flush(sp)
-			}
+			return refused
+		}
+		if len(w.buf) >= writeBytes {
+			err = w.flush(sp)
 		}
 	}
 	if err != nil {
@@ -123,72 +101,6 @@ func (w *parts) Stage(ctx context.Context, b *message.Batch, i, j int) error {
 	sp.records += int64(j - i)
 	hook.At("part.staged")
 	return nil
-}
-
-// checkJSON refuses payloads that cannot stand in a JSON file. plain: all of
-// them are JSON as they are.
-func (w *parts) checkJSON(b *message.Batch, i, j int) (plain bool, err error) {
-	plain = true
-	var refused connectors.RowsError
-	for m := i; m < j; m++ {
-		if p := b.Payload(m); !jsontext.Valid(p) {
-			plain = false
-			if !utf8.Valid(p) {
-				refused.Rows = append(refused.Rows, connectors.RowError{Index: m, Err: errors.New("the payload is neither JSON nor text: use format raw or normal")})
-			}
-		}
-	}
-	if len(refused.Rows) > 0 {
-		return false, &refused
-	}
-	return plain, nil
-}
-
-// appendJSON appends a payload as one JSON value on one line: JSON as it is,
-// other text as a string, nothing as null.
-func appendJSON(dst, p []byte) []byte {
-	switch {
-	case len(p) == 0:
-		return append(dst, "null"...)
-	case !jsontext.Valid(p):
-		return jsontext.AppendString(dst, p)
-	}
-	at := len(dst)
-	dst = append(dst, p...)
-	// A line end inside a JSON value is white space between tokens.
-	for k := at; k < len(dst); k++ {
-		if dst[k] == '\n' || dst[k] == '\r' {
-			dst[k] = ' '
-		}
-	}
-	return dst
-}
-
-// idSeed and id make the id of a message that has none: the same whenever the
-// same record is written again.
-func idSeed(claim connectors.Claim) uint64 {
-	h := fnv.New64a()
-	for _, s := range []string{claim.RouteUID, claim.Series, claim.Partition.ID} {
-		h.Write([]byte(s))
-		h.Write([]byte{0})
-	}
-	return h.Sum64()
-}
-
-func (w *parts) id(ordinal int64) []byte {
-	var raw [16]byte
-	binary.BigEndian.PutUint64(raw[:8], w.seed)
-	binary.BigEndian.PutUint64(raw[8:], uint64(ordinal))
-	w.idText = w.idText[:0]
-	for i, from := 0, 0; i < 5; i++ {
-		n := [...]int{4, 2, 2, 2, 6}[i]
-		if i > 0 {
-			w.idText = append(w.idText, '-')
-		}
-		w.idText = hex.AppendEncode(w.idText, raw[from:from+n])
-		from += n
-	}
-	return w.idText
 }
 
 // current returns the open part, opening one if needed.
@@ -207,16 +119,40 @@ func (w *parts) current() (*spool, error) {
 	if err != nil {
 		return nil, w.failed("create spool", err)
 	}
+	sp := &spool{f: f}
+	if w.codec != codecNone {
+		if w.packer == nil {
+			if w.packer, err = newPacker(w.codec); err != nil {
+				discard(sp)
+				return nil, w.failed("compress", err)
+			}
+		}
+		sp.member = newMember(sp)
+	}
 	if w.buf == nil {
 		w.buf = make([]byte, 0, writeBytes+directBytes)
 	}
 	w.buf = w.buf[:0]
-	w.open = &spool{f: f}
+	w.enc.startFile()
+	w.open = sp
 	return w.open, nil
 }
 
 // write appends p to the part, through the buffer when it is small.
 func (w *parts) write(sp *spool, p []byte) error {
+	if sp.member != nil {
+		// The packer is still at it when p belongs to somebody else again.
+		for len(p) > 0 {
+			n := min(len(p), max(writeBytes-len(w.buf), 0))
+			w.buf = append(w.buf, p[:n]...)
+			if p = p[n:]; len(w.buf) >= writeBytes {
+				if err := w.flush(sp); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
 	if len(p) < directBytes {
 		w.buf = append(w.buf, p...)
 		if len(w.buf) < writeBytes {
@@ -227,29 +163,46 @@ func (w *parts) write(sp *spool, p []byte) error {
 	if err := w.flush(sp); err != nil {
 		return err
 	}
-	return sp.write(p)
+	return sp.take(p)
 }
 
 func (w *parts) flush(sp *spool) error {
 	if len(w.buf) == 0 {
 		return nil
 	}
-	err := sp.write(w.buf)
-	w.buf = w.buf[:0]
+	if sp.member == nil {
+		err := sp.take(w.buf)
+		w.buf = w.buf[:0]
+		return err
+	}
+	sp.count(w.buf)
+	buf, err := w.packer.write(sp.member, w.buf)
+	w.buf = buf
 	return err
 }
 
-func (sp *spool) write(p []byte) error {
+func (sp *spool) count(p []byte) {
 	sp.crc = crc32.Update(sp.crc, castagnoli, p)
+	sp.bytes += int64(len(p))
+}
+
+func (sp *spool) take(p []byte) error {
+	sp.count(p)
+	_, err := sp.Write(p)
+	return err
+}
+
+// Write writes to the file.
+func (sp *spool) Write(p []byte) (int, error) {
 	n, err := sp.f.Write(p)
-	sp.bytes += int64(n)
-	if err == nil && sp.bytes-sp.pushed >= flushBytes {
+	sp.stored += int64(n)
+	if err == nil && sp.stored-sp.pushed >= flushBytes {
 		// Whole pages only: the next write fills up the last one.
-		end := sp.bytes &^ (64<<10 - 1)
+		end := sp.stored &^ (64<<10 - 1)
 		startWriteback(sp.f, sp.pushed, end-sp.pushed)
 		sp.pushed = end
 	}
-	return err
+	return n, err
 }
 
 // OpenPart implements connectors.PartWriter.
@@ -282,7 +235,12 @@ func (w *parts) Seal(_ context.Context, from, end message.Position, name string)
 		_ = w.Abort()
 		return checkpoint.Intent{}, w.failed("write part", err)
 	}
-	startWriteback(sp.f, sp.pushed, sp.bytes-sp.pushed)
+	if sp.member == nil {
+		startWriteback(sp.f, sp.pushed, sp.stored-sp.pushed)
+	} else if err := w.packer.end(sp.member); err != nil {
+		_ = w.Abort()
+		return checkpoint.Intent{}, w.failed("compress part", err)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -328,6 +286,12 @@ func (w *parts) Publish(ctx context.Context, in checkpoint.Intent) error {
 		}
 		return err
 	}
+	if sp.member != nil {
+		if err := w.packer.wait(sp.member); err != nil {
+			w.drop(in.Name, sp)
+			return w.failed("compress part "+in.Name, err)
+		}
+	}
 	if err := sp.f.Sync(); err != nil {
 		w.drop(in.Name, sp)
 		return w.failed("fsync part "+in.Name, err)
@@ -347,7 +311,7 @@ func (w *parts) Publish(ctx context.Context, in checkpoint.Intent) error {
 	case errors.Is(err, fs.ErrExist):
 		// A part with this name holds this range already, ours or an earlier
 		// run's under the same intent.
-		if st, serr := os.Lstat(final); serr == nil && st.Size() != in.Bytes && w.claim.Log != nil {
+		if st, serr := os.Lstat(final); serr == nil && sp.member == nil && st.Size() != in.Bytes && w.claim.Log != nil {
 			w.claim.Log.Warn("a part of this name was there and is kept, but its size differs", "part", in.Name, "there", st.Size(), "ours", in.Bytes)
 		}
 	case err != nil:
@@ -394,6 +358,9 @@ func (w *parts) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
+	if w.packer != nil {
+		w.packer.close() // nobody writes to the spools from here on
+	}
 	if w.open != nil {
 		discard(w.open)
 		w.open = nil

@@ -18,21 +18,31 @@ import (
 
 // sink writes parts into one directory.
 type sink struct {
-	cfg  *Config
-	spec *route.Spec
-	dir  string
+	cfg   *Config
+	spec  *route.Spec
+	dir   string
+	codec codec
 }
 
 func newSink(config any, spec *route.Spec, _ connectors.Env) (connectors.Sink, error) {
 	cfg := config.(*Config)
-	return &sink{cfg: cfg, spec: spec, dir: filepath.Clean(cfg.Path)}, nil
+	c, err := codecOf(cfg.Compression, cfg.Path)
+	if err != nil {
+		return nil, connectors.Permanent(fmt.Errorf("file sink: compression: %w", err), "")
+	}
+	return &sink{cfg: cfg, spec: spec, dir: filepath.Clean(cfg.Path), codec: c}, nil
 }
 
+// ext is the extension of parts.
 func (s *sink) ext() string {
-	if s.cfg.format() == formatRaw {
-		return "bin"
+	ext := "jsonl"
+	switch s.cfg.format() {
+	case formatRaw:
+		ext = "bin"
+	case formatCSV:
+		ext = "csv"
 	}
-	return "jsonl"
+	return ext + s.codec.ext()
 }
 
 // Prepare implements connectors.Sink. There is nothing to connect to, and the
@@ -81,14 +91,13 @@ func (p prepared) Open(_ context.Context, claim connectors.Claim) (connectors.Wr
 	if claim.Partition.PartSource == "" {
 		return nil, connectors.Permanent(fmt.Errorf("file sink: partition %q of the source gives no names to parts", claim.Partition.ID), "")
 	}
-	w := &parts{sink: s, claim: claim, spec: s.spec, dir: s.dir, key: partKey(claim.Partition), sealed: map[string]*spool{}}
+	w := &parts{sink: s, claim: claim, spec: s.spec, dir: s.dir, key: partKey(claim.Partition), codec: s.codec, sealed: map[string]*spool{}}
 	if claim.Spec != nil {
 		w.spec = claim.Spec
 	}
-	w.seed = idSeed(claim)
-	if in, ok := w.spec.Input.Config.(*Config); ok {
-		f := in.format()
-		w.fromJSON = f == formatCSV || f == formatJSON
+	var err error
+	if w.enc, err = newEncoder(s.cfg, w.spec, claim); err != nil {
+		return nil, err
 	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		if st, serr := os.Stat(s.dir); errors.Is(err, unix.ENOTDIR) || serr == nil && !st.IsDir() {
@@ -96,11 +105,9 @@ func (p prepared) Open(_ context.Context, claim connectors.Claim) (connectors.Wr
 		}
 		return nil, w.failed("create directory", err)
 	}
-	covered, err := w.ownDirectory()
-	if err != nil {
+	if w.covered, err = w.ownDirectory(); err != nil {
 		return nil, err
 	}
-	w.covered = covered
 	if err := w.checkParts(); err != nil {
 		return nil, err
 	}

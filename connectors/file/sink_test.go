@@ -101,7 +101,7 @@ func TestFramedBlockOfJSONIsWrittenAsItStands(t *testing.T) {
 	claim := ordersClaim(1)
 	claim.Spec = &route.Spec{Input: route.Endpoint{Type: "file", Config: &csvFile}}
 	w := writer(t, dir, "json", claim)
-	if !w.fromJSON {
+	if !w.enc.fromJSON {
 		t.Fatal("csv is JSON by now")
 	}
 	must(t, w.Stage(t.Context(), b, 0, 2))

@@ -1,0 +1,167 @@
+package file
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"hash/fnv"
+	"unicode/utf8"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+)
+
+// encoder writes messages in the format of a sink, for one goroutine. It
+// allocates nothing per message.
+type encoder struct {
+	format    string
+	delimiter byte
+	// fromJSON: the route's source is one of this package that yields JSON only.
+	fromJSON bool
+	csv      *csvEncoder // format csv only
+	seed     uint64      // of the ids of messages that have none
+	idText   []byte
+}
+
+func newEncoder(cfg *Config, spec *route.Spec, claim connectors.Claim) (*encoder, error) {
+	e := &encoder{format: cfg.format(), delimiter: cfg.delimiter(), seed: idSeed(claim)}
+	if in, ok := spec.Input.Config.(*Config); ok {
+		f := in.format()
+		e.fromJSON = f == formatCSV || f == formatJSON
+	}
+	if e.format == formatCSV {
+		var err error
+		e.csv, err = newCSVEncoder(&cfg.CSV, claim)
+		return e, err
+	}
+	return e, nil
+}
+
+// block returns messages [i, j) with their delimiters as they stand in b, if that
+// is what the format makes of them; else nil.
+func (e *encoder) block(b *message.Batch, i, j int) []byte {
+	if e.delimiter != '\n' {
+		return nil
+	}
+	switch e.format {
+	case formatRaw, formatText:
+		return b.Lines(i, j)
+	case formatJSON:
+		block := b.Lines(i, j)
+		if block == nil {
+			return nil
+		}
+		// A block that is still as a source of JSON made it need not be checked.
+		for m := i; m < j && !e.fromJSON; m++ {
+			if !jsontext.Valid(b.Payload(m)) {
+				return nil
+			}
+		}
+		if bytes.Count(block, []byte{'\n'}) == j-i {
+			return block
+		}
+	}
+	return nil
+}
+
+// appendAll appends messages [i, j). Those that are refused are left out and named.
+func (e *encoder) appendAll(dst []byte, b *message.Batch, i, j int) ([]byte, *connectors.RowsError) {
+	var refused *connectors.RowsError
+	for m := i; m < j; m++ {
+		var err error
+		if dst, err = e.append(dst, b, m); err != nil {
+			if refused == nil {
+				refused = new(connectors.RowsError)
+			}
+			refused.Rows = append(refused.Rows, connectors.RowError{Index: m, Err: err})
+		}
+	}
+	return dst, refused
+}
+
+// append appends message m and its delimiter. An error refuses the message; dst is
+// then as long as it was.
+func (e *encoder) append(dst []byte, b *message.Batch, m int) ([]byte, error) {
+	switch e.format {
+	case formatNormal, formatEnvelopeJSON:
+		return append(appendEnvelope(dst, b, m, e.id(b.Msg(m).Ordinal), e.format == formatEnvelopeJSON), e.delimiter), nil
+	case formatJSON:
+		at := len(dst)
+		if dst = appendJSON(dst, b.Payload(m)); len(dst) == at {
+			return dst, errNotText
+		}
+		return append(dst, e.delimiter), nil
+	case formatCSV:
+		return e.csv.append(dst, b.Payload(m))
+	}
+	return append(append(dst, b.Payload(m)...), e.delimiter), nil
+}
+
+var errNotText = errors.New("the payload is neither JSON nor text: use format raw or normal")
+
+// appendJSON appends a payload as one JSON value on one line: JSON as it is,
+// other text as a string, nothing as null. Bytes that are neither add nothing.
+func appendJSON(dst, p []byte) []byte {
+	switch {
+	case len(p) == 0:
+		return append(dst, "null"...)
+	case jsontext.Valid(p):
+		return appendOneLine(dst, p)
+	case utf8.Valid(p):
+		return jsontext.AppendString(dst, p)
+	}
+	return dst
+}
+
+// appendOneLine appends a valid JSON value without line ends: inside of one they
+// are white space between tokens.
+func appendOneLine(dst, p []byte) []byte {
+	at := len(dst)
+	dst = append(dst, p...)
+	for k := at; k < len(dst); k++ {
+		if dst[k] == '\n' || dst[k] == '\r' {
+			dst[k] = ' '
+		}
+	}
+	return dst
+}
+
+// idSeed and id make the id of a message that has none: the same whenever the
+// same record is written again.
+func idSeed(claim connectors.Claim) uint64 {
+	h := fnv.New64a()
+	for _, s := range []string{claim.RouteUID, claim.Series, claim.Partition.ID} {
+		h.Write([]byte(s))
+		h.Write([]byte{0})
+	}
+	return h.Sum64()
+}
+
+func (e *encoder) id(ordinal int64) []byte {
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], e.seed)
+	binary.BigEndian.PutUint64(raw[8:], uint64(ordinal))
+	e.idText = e.idText[:0]
+	for i, from := 0, 0; i < 5; i++ {
+		n := [...]int{4, 2, 2, 2, 6}[i]
+		if i > 0 {
+			e.idText = append(e.idText, '-')
+		}
+		e.idText = hex.AppendEncode(e.idText, raw[from:from+n])
+		from += n
+	}
+	return e.idText
+}
+
+// headed reports whether what has to stand before the first record is written.
+func (e *encoder) headed() bool { return e.csv == nil || e.csv.headed }
+
+// startFile forgets what belongs to the file before: its header.
+func (e *encoder) startFile() {
+	if e.csv != nil {
+		e.csv.startFile()
+	}
+}
