@@ -104,6 +104,21 @@ func (g *Budget) TryAcquire(n int64) (l Lease, ok bool) {
 	return Lease{g: g, n: n}, true
 }
 
+// TryAhead is TryAcquire for what is wanted early and not needed yet: it succeeds
+// only while a quarter of the budget stays free behind it.
+func (g *Budget) TryAhead(n int64) (l Lease, ok bool) {
+	spare := g.size / 4
+	if !g.sem.TryAcquire(n + spare) {
+		return Lease{}, false
+	}
+	g.sem.Release(spare)
+	if !g.took(n) {
+		g.sem.Release(n)
+		return Lease{}, false
+	}
+	return Lease{g: g, n: n}, true
+}
+
 // Join adds another lease of the same budget to l.
 func (l *Lease) Join(other Lease) { l.g, l.n = other.g, l.n+other.n }
 
@@ -133,11 +148,16 @@ type Pool struct {
 
 	mu   sync.Mutex
 	free []*Batch
+	keep int
 }
 
 // maxFree bounds what an idle pool keeps: one batch being read, one in the
 // middleware, one being written, one spare.
 const maxFree = 4
+
+// KeepMore lets an idle pool keep n batches more, for a reader that reads that
+// many ahead. To be called before the pool is used.
+func (p *Pool) KeepMore(n int) { p.keep += n }
 
 // NewPool makes a pool whose batches take size bytes of budget each. The arena
 // may outgrow that by one record, never by more.
@@ -151,6 +171,10 @@ func (p *Pool) Get(ctx context.Context) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.batch(lease), nil
+}
+
+func (p *Pool) batch(lease Lease) *Batch {
 	p.mu.Lock()
 	var b *Batch
 	if n := len(p.free); n > 0 {
@@ -162,7 +186,19 @@ func (p *Pool) Get(ctx context.Context) (*Batch, error) {
 	}
 	b.reset()
 	b.lease, b.pool = lease, p
-	return b, nil
+	return b
+}
+
+// TryGet is Get for a batch that is read ahead: it never waits, and it leaves a
+// quarter of the budget to those who need room now, so that readers that run
+// ahead cannot starve one that has nothing yet (invariant 8). ok is false when
+// there is no room.
+func (p *Pool) TryGet() (b *Batch, ok bool) {
+	lease, ok := p.budget.TryAhead(p.size)
+	if !ok {
+		return nil, false
+	}
+	return p.batch(lease), true
 }
 
 func (p *Pool) put(b *Batch) {
@@ -172,7 +208,7 @@ func (p *Pool) put(b *Batch) {
 	}
 	b.reset()
 	p.mu.Lock()
-	if len(p.free) < maxFree {
+	if len(p.free) < maxFree+p.keep {
 		p.free = append(p.free, b)
 	}
 	p.mu.Unlock()

@@ -87,3 +87,30 @@ func try(t *testing.T, g *Budget, n int64) Lease {
 	}
 	return l
 }
+
+// Readers that run ahead must not take the last of the budget from one that has
+// nothing yet (invariant 8).
+func TestReadingAheadLeavesAQuarterOfTheBudget(t *testing.T) {
+	t.Parallel()
+	g := NewBudget(1000)
+	p := NewPool(g, 250)
+	var held []*Batch
+	for {
+		b, ok := p.TryGet()
+		if !ok {
+			break
+		}
+		held = append(held, b)
+	}
+	if len(held) != 3 {
+		t.Fatalf("%d batches of a quarter each were read ahead", len(held))
+	}
+	b, err := p.Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range append(held, b) {
+		b.Release()
+	}
+	whole(t, g)
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/file/csvjson"
@@ -27,7 +28,7 @@ type csvRecords struct {
 	lo, hi  int   // what of in is still to be read
 	eof     bool  // the file ended at hi when it was read last
 	largest int   // size of the largest object so far
-	warned  bool
+	warned  atomic.Bool
 }
 
 func newCSV(r *reader) (*csvRecords, error) {
@@ -63,7 +64,7 @@ func (c *csvRecords) columns(sep byte, names []string) error {
 
 // header reads the names of the columns from the file's beginning; ok is false
 // while they are not complete.
-func (c *csvRecords) header(final bool) (ok bool, err error) {
+func (c *csvRecords) header(ctx context.Context, final bool) (ok bool, err error) {
 	sep, err := c.cfg.separator()
 	if err != nil {
 		return false, err
@@ -73,7 +74,7 @@ func (c *csvRecords) header(final bool) (ok bool, err error) {
 		return false, err
 	}
 	head := make([]byte, 64<<10)
-	n, err := c.readAt(head, 0)
+	n, ended, err := c.readAt(ctx, head, 0)
 	if err != nil {
 		return false, err
 	}
@@ -85,7 +86,7 @@ func (c *csvRecords) header(final bool) (ok bool, err error) {
 		for start < n && (head[start] == '\n' || head[start] == '\r') {
 			start++
 		}
-		if start == n && n < len(head) {
+		if start == n && ended {
 			return false, nil
 		}
 		if sep == auto {
@@ -95,7 +96,6 @@ func (c *csvRecords) header(final bool) (ok bool, err error) {
 		if err != nil {
 			return false, connectors.Permanent(err, "")
 		}
-		ended := n < len(head)
 		names, res := s.Fields(head[start:n], final && ended)
 		switch res.Status {
 		case csvjson.Record:
@@ -115,13 +115,14 @@ func (c *csvRecords) header(final bool) (ok bool, err error) {
 			if int64(n) > c.maxRec {
 				return false, c.badHeader(start, c.tooLarge())
 			}
-			bigger := make([]byte, 2*len(head))
-			copy(bigger, head[:n])
-			more, err := c.readAt(bigger[n:], int64(n))
-			if err != nil {
+			if n == len(head) {
+				head = append(head, make([]byte, len(head))...)
+			}
+			var more int
+			if more, ended, err = c.readAt(ctx, head[n:], int64(n)); err != nil {
 				return false, err
 			}
-			head, n = bigger, n+more
+			n += more
 		default:
 			return false, c.badHeader(start+res.N, quoteError(res.Status))
 		}
@@ -129,7 +130,7 @@ func (c *csvRecords) header(final bool) (ok bool, err error) {
 }
 
 func (c *csvRecords) badHeader(at int, err error) error {
-	line, lerr := c.lines.at(c.reader, int64(at))
+	line, lerr := c.line(int64(at))
 	if lerr != nil {
 		return lerr
 	}
@@ -177,7 +178,7 @@ func quoteError(s csvjson.Status) error {
 
 func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) error {
 	if c.scan == nil {
-		if ok, err := c.header(final); !ok || err != nil {
+		if ok, err := c.header(ctx, final); !ok || err != nil {
 			return err
 		}
 	}
@@ -187,9 +188,9 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 	c.eof = false
 	room := cap(b.Arena)
 	defer b.MarkFramed()
-	for b.Len() < c.batch && (b.Read == 0 || len(b.Arena)+c.largest <= room) {
+	for b.Len() < c.batch && (b.Read == 0 || len(b.Arena)+c.largest <= room) && (c.until == 0 || c.at.Offset < c.until) {
 		if c.lo == c.hi {
-			if more, err := c.more(); !more || err != nil {
+			if more, err := c.more(ctx); !more || err != nil {
 				return err
 			}
 		}
@@ -211,7 +212,7 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 			}
 			continue
 		case res.Status == csvjson.More:
-			more, err := c.more()
+			more, err := c.more(ctx)
 			if err != nil || !more && !final {
 				return err
 			}
@@ -262,15 +263,15 @@ func (c *csvRecords) mismatch(fields int) error {
 	if c.cfg.OnMismatch == "fail" {
 		return fmt.Errorf("the record has %d fields, there are %d columns", fields, c.scan.Columns())
 	}
-	if !c.warned && c.claim.Log != nil {
-		line, err := c.lines.at(c.reader, c.at.Offset)
+	if !c.warned.Load() && c.claim.Log != nil {
+		line, err := c.line(c.at.Offset)
 		if err != nil {
 			return err
 		}
 		c.claim.Log.Warn("csv record with another number of fields than columns: missing ones are empty, extra ones left out; said once a run",
 			"place", fmt.Sprintf("%s:%d", c.f.Name(), line), "fields", fields, "columns", c.scan.Columns())
 	}
-	c.warned = true
+	c.warned.Store(true)
 	return nil
 }
 
@@ -312,7 +313,7 @@ func (c *csvRecords) skip(offset int64, n int64) {
 func (c *csvRecords) seek(offset int64) { c.base, c.lo, c.hi = offset, 0, 0 }
 
 // more reads on; false at the end of the file.
-func (c *csvRecords) more() (bool, error) {
+func (c *csvRecords) more(ctx context.Context) (bool, error) {
 	c.base += int64(c.lo)
 	c.hi = copy(c.in, c.in[c.lo:c.hi])
 	c.lo = 0
@@ -321,8 +322,74 @@ func (c *csvRecords) more() (bool, error) {
 		copy(bigger, c.in)
 		c.in = bigger
 	}
-	n, err := c.readAt(c.in[c.hi:], c.base+int64(c.hi))
+	n, end, err := c.readAt(ctx, c.in[c.hi:], c.base+int64(c.hi))
 	c.hi += n
-	c.eof = c.hi < len(c.in)
+	c.eof = end
 	return n > 0, err
+}
+
+// blocks implements filler.
+func (c *csvRecords) blocks() blockDecoder {
+	if c.scan == nil {
+		return nil
+	}
+	quote, _ := c.cfg.quote()
+	return &csvBlocks{scan: c.scan, quote: []byte{quote}, most: c.batch, maxRec: c.maxRec, warned: &c.warned, strict: c.cfg.OnMismatch == "fail"}
+}
+
+// csvBlocks decodes blocks of csv away from the reader.
+type csvBlocks struct {
+	scan   *csvjson.Scanner
+	quote  []byte
+	most   int
+	maxRec int64
+	warned *atomic.Bool // a mismatch was reported: further ones are taken as they are
+	strict bool
+}
+
+func (*csvBlocks) inPlace() bool { return false }
+
+// cut ends the block behind the last line end outside quotes, which is one with
+// an even number of quotes before it.
+func (d *csvBlocks) cut(block []byte) int {
+	end := len(block)
+	odd := bytes.Count(block, d.quote)&1 == 1
+	for end > len(block)/2 {
+		k := bytes.LastIndexByte(block[:end], '\n')
+		if k < 0 {
+			break
+		}
+		if bytes.Count(block[k:end], d.quote)&1 == 1 {
+			odd = !odd
+		}
+		if !odd {
+			return k + 1
+		}
+		end = k
+	}
+	return 0
+}
+
+func (d *csvBlocks) decode(b *message.Batch, block []byte, base int64) int {
+	defer b.MarkFramed()
+	at, largest := 0, 1<<10
+	for at < len(block) && b.Len() < d.most && len(b.Arena)+largest <= cap(b.Arena) {
+		before := len(b.Arena)
+		out, res := d.scan.Next(b.Arena, block[at:], false)
+		switch {
+		case res.Status == csvjson.Blank:
+			at += res.N
+			continue
+		case int64(res.N) > d.maxRec:
+			return at
+		case res.Status == csvjson.Record, res.Status == csvjson.Count && !d.strict && d.warned.Load():
+		default:
+			return at
+		}
+		b.Arena = out
+		largest = max(largest, min(len(out)-before, blockBytes/4))
+		at += res.N
+		b.Add(before, len(out)-before-1, int64(b.Len()), base+int64(at))
+	}
+	return at
 }

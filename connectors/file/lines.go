@@ -9,134 +9,201 @@ import (
 	"github.com/mqbridge/mqb/message"
 )
 
-// lines reads the formats in which a record is a line. Blocks are read straight
-// into the batch's arena and the payloads stay where they are.
+// lineFormat is how the formats in which a record is a line are read.
 //
 // text, json and normal drop a carriage return before the line feed, raw keeps
 // it, since its lines may be binary. A line without anything in it is a record
 // to raw and text, and nothing to json and normal. A json line that is not one
 // valid value is a bad record.
-type lines struct {
-	*reader
+type lineFormat struct {
 	delimiter byte
 	trimCR    bool
 	skipBlank bool
-	check     bool // json
-	envelope  bool // normal
-	// average is the size of a record so far, to read as much as a batch takes.
-	average int
+	check     bool  // json
+	envelope  bool  // normal
+	most      int   // messages in a batch
+	largest   int64 // bytes in a record
+}
+
+// lineBlock is how far a block of lines was taken apart.
+type lineBlock struct {
+	bytes   []byte
+	i       int   // next byte to look at
+	w       int   // where the next payload goes, at or before i; not with envelopes
+	base    int64 // offset of the block in the content
+	ordinal int64 // of the next record
+}
+
+// stop says why scan ended.
+type stop uint8
+
+const (
+	stopEnd   stop = iota // no line end in what is left
+	stopFull              // the batch is full
+	stopLarge             // the record at i is too large
+	stopBad               // the record at i is no valid value
+)
+
+// scan appends the whole lines of p to b. With stopBad it says where and why.
+func (f *lineFormat) scan(b *message.Batch, p *lineBlock) (why stop, at int, problem jsontext.Problem) {
+	for b.Len() < f.most {
+		k := bytes.IndexByte(p.bytes[p.i:], f.delimiter)
+		if k < 0 {
+			return stopEnd, 0, jsontext.OK
+		}
+		if int64(k) > f.largest {
+			return stopLarge, 0, jsontext.OK
+		}
+		if at, problem := f.take(b, p, p.i+k, p.i+k+1); problem != jsontext.OK {
+			return stopBad, at, problem
+		}
+	}
+	return stopFull, 0, jsontext.OK
+}
+
+// trim is the line at i that ends before end.
+func (f *lineFormat) trim(p *lineBlock, end int) []byte {
+	line := p.bytes[p.i:end]
+	if k := len(line); f.trimCR && k > 0 && line[k-1] == '\r' {
+		line = line[:k-1]
+	}
+	return line
+}
+
+// take appends the line at p.i, which ends before end and is followed by what is
+// at next.
+func (f *lineFormat) take(b *message.Batch, p *lineBlock, end, next int) (at int, problem jsontext.Problem) {
+	line := f.trim(p, end)
+	if f.skipBlank && blank(line) {
+		p.i = next
+		return 0, jsontext.OK
+	}
+	if f.check {
+		if at, problem := jsontext.Check(line); problem != jsontext.OK {
+			return at, problem
+		}
+	}
+	if f.envelope {
+		addEnvelope(b, line, p.ordinal, p.base+int64(next))
+	} else {
+		if p.w != p.i {
+			copy(p.bytes[p.w:], line)
+		}
+		off := p.w
+		p.w += len(line)
+		if p.w == len(p.bytes) {
+			p.bytes = append(p.bytes, '\n')
+			b.Arena = p.bytes
+		}
+		p.bytes[p.w] = '\n'
+		p.w++
+		b.Add(off, len(line), p.ordinal, p.base+int64(next))
+	}
+	b.Read++
+	p.i = next
+	p.ordinal++
+	return 0, jsontext.OK
+}
+
+// lines reads them. Blocks are read straight into the batch's arena and the
+// payloads stay where they are; envelopes are taken apart, from a block of the
+// reader.
+type lines struct {
+	*reader
+	lineFormat
 	scratch []byte // normal only
 }
 
 func newLines(r *reader) *lines {
-	l := &lines{reader: r, delimiter: r.src.cfg.delimiter()}
 	f := r.src.cfg.format()
-	l.trimCR = f != formatRaw && l.delimiter == '\n'
-	l.skipBlank = f == formatJSON || f == formatNormal
-	l.check = f == formatJSON
-	l.envelope = f == formatNormal
-	return l
+	d := r.src.cfg.delimiter()
+	return &lines{reader: r, lineFormat: lineFormat{
+		delimiter: d, trimCR: f != formatRaw && d == '\n', skipBlank: f == formatJSON || f == formatNormal,
+		check: f == formatJSON, envelope: f == formatNormal, most: r.batch, largest: r.maxRec,
+	}}
 }
 
 func (l *lines) fill(ctx context.Context, b *message.Batch, final bool) error {
 	want := cap(b.Arena)
-	if l.average > 0 {
-		want = min(want, l.average*l.batch*9/8+4<<10)
+	if l.perRecord > 0 {
+		want = min(want, int(l.perRecord*float64(l.batch))*9/8+4<<10)
 	}
-	block := b.Arena[:want]
+	if l.until > 0 {
+		want = min(want, int(l.until-l.at.Offset))
+	}
+	p := lineBlock{base: l.at.Offset, ordinal: l.at.Record}
 	if l.envelope {
-		// Envelopes are taken apart, so that the payloads cannot stay in place.
 		if l.scratch == nil {
 			l.scratch = make([]byte, blockBytes)
 		}
-		block = l.scratch[:want]
+		p.bytes = l.scratch[:want]
 	} else {
-		b.Arena = block
+		p.bytes = b.Arena[:want]
+		b.Arena = p.bytes
 	}
-	base := l.at.Offset
-	n, err := l.readAt(block, base)
+	block := p.bytes
+	n, eof, err := l.readAt(ctx, block, p.base)
 	if err != nil {
 		return err
 	}
-	i, w := 0, 0 // next byte to look at; where the next payload goes, at or before i
-	eof := n < len(block)
+	p.bytes = block[:n]
 	defer func() {
 		if !l.envelope {
-			b.Arena = b.Arena[:w]
+			b.Arena = b.Arena[:p.w]
 			b.MarkFramed()
 		}
-		if b.Read > 0 {
-			l.average = int(l.at.Offset-base) / b.Read
-		}
 	}()
-	for b.Len() < l.batch {
-		k := bytes.IndexByte(block[i:n], l.delimiter)
+	for {
+		why, at, problem := l.scan(b, &p)
+		l.at.Offset, l.at.Record = p.base+int64(p.i), p.ordinal
+		if p.i > 0 {
+			l.at.Open = false
+		}
+		end, next := n, n // of the record at i
 		switch {
-		case k >= 0 && int64(k) <= l.maxRec:
-		case int64(n-i) > l.maxRec:
-			if k < 0 {
-				k = n - i
+		case why == stopFull:
+			return nil
+		case why == stopLarge, why == stopEnd && int64(n-p.i) > l.maxRec:
+			seen := p.bytes[p.i:]
+			if why == stopLarge {
+				seen = seen[:bytes.IndexByte(seen, l.delimiter)]
 			}
-			return l.skipTooLarge(ctx, b, block[i:i+k], final)
-		case eof && final && i < n:
-			k = n - i
+			return l.skipTooLarge(ctx, b, seen, final)
+		case why == stopBad:
+			end = p.i + bytes.IndexByte(p.bytes[p.i:], l.delimiter)
+			next = end + 1
+		case eof && final && p.i < n:
+			if at, problem = l.take(b, &p, n, n); problem == jsontext.OK {
+				l.at = place{Offset: p.base + int64(n), Record: p.ordinal, Open: p.ordinal > l.at.Record}
+				return nil
+			}
 		case eof, b.Read > 0:
 			return nil // what is left is read again with the next batch
 		default:
 			// A record larger than the block: more of it.
-			block = append(make([]byte, 0, min(2*len(block), i+int(l.maxRec)+2)), block[:n]...)
-			block = block[:cap(block)]
-			if !l.envelope {
-				b.Arena = block
+			if n == len(block) {
+				block = append(make([]byte, 0, min(2*len(block), p.i+int(l.maxRec)+2)), block...)
+				block = block[:cap(block)]
+				if !l.envelope {
+					b.Arena = block
+				}
 			}
-			more, err := l.readAt(block[n:], base+int64(n))
-			if err != nil {
+			var more int
+			if more, eof, err = l.readAt(ctx, block[n:], p.base+int64(n)); err != nil {
 				return err
 			}
 			n += more
-			eof = n < len(block)
+			p.bytes = block[:n]
 			continue
 		}
-		next := min(i+k+1, n)
-		open := i+k == n
-		line := block[i : i+k]
-		if l.trimCR && k > 0 && line[k-1] == '\r' {
-			line = line[:k-1]
+		// A bad record.
+		if err := l.reject(ctx, b, l.at.Offset+int64(at), l.trim(&p, end), fmt.Errorf("not a JSON value: %v", problem)); err != nil {
+			return err
 		}
-		end := base + int64(next)
-		if l.skipBlank && blank(line) {
-			i, l.at.Offset = next, end
-			continue
-		}
-		if l.check {
-			if at, p := jsontext.Check(line); p != jsontext.OK {
-				if err := l.reject(ctx, b, l.at.Offset+int64(at), line, fmt.Errorf("not a JSON value: %v", p)); err != nil {
-					return err
-				}
-				i, l.at = next, place{Offset: end, Record: l.at.Record + 1, Open: open}
-				continue
-			}
-		}
-		if l.envelope {
-			addEnvelope(b, line, l.at.Record, end)
-		} else {
-			off := w
-			if w != i {
-				copy(block[w:], line)
-			}
-			w += len(line)
-			if w == len(block) {
-				block = append(block, '\n')
-				b.Arena = block
-			}
-			block[w] = '\n'
-			w++
-			b.Add(off, len(line), l.at.Record, end)
-		}
-		b.Read++
-		i, l.at = next, place{Offset: end, Record: l.at.Record + 1, Open: open}
+		p.i = next
+		p.ordinal++
+		l.at = place{Offset: p.base + int64(next), Record: p.ordinal, Open: end == next}
 	}
-	return nil
 }
 
 // skipTooLarge rejects the record at l.at, which has more than max_record_bytes,
@@ -160,4 +227,24 @@ func blank(line []byte) bool {
 		}
 	}
 	return true
+}
+
+// blocks implements filler.
+func (l *lines) blocks() blockDecoder { return &lineBlocks{l.lineFormat} }
+
+// lineBlocks decodes blocks of lines away from the reader.
+type lineBlocks struct{ lineFormat }
+
+func (d *lineBlocks) inPlace() bool { return !d.envelope }
+
+func (d *lineBlocks) cut(block []byte) int { return bytes.LastIndexByte(block, d.delimiter) + 1 }
+
+func (d *lineBlocks) decode(b *message.Batch, block []byte, base int64) int {
+	p := lineBlock{bytes: block, base: base}
+	d.scan(b, &p)
+	if !d.envelope {
+		b.Arena = b.Arena[:p.w]
+		b.MarkFramed()
+	}
+	return p.i
 }

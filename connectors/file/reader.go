@@ -3,9 +3,7 @@ package file
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync/atomic"
 	"time"
@@ -27,24 +25,39 @@ var bom = []byte("\xef\xbb\xbf")
 // cannot be handed on; what is in the batch by then is good.
 type filler interface {
 	fill(ctx context.Context, b *message.Batch, final bool) error
+	// blocks is how blocks behind r.at are decoded early, nil while they cannot be.
+	blocks() blockDecoder
 }
 
 // reader reads one file for one run.
 type reader struct {
-	f      *os.File
-	src    *source
-	claim  connectors.Claim
-	pool   *message.Pool
-	filler filler
-	id     identity // as recorded; its zero value when nothing is
-	batch  int      // most messages in a batch
-	maxRec int64    // most bytes in a record
-	at     place    // the next record
-	ended  bool     // the last Read came to the end of the file
-	held   error    // what the record behind the last batch is, for the next Read
-	lines  lineCount
-	exit   bool // exit_on_empty: the end of the file is the end of the input
-	lag    atomic.Int64
+	f       *os.File
+	content content
+	live    bool // a pipe: its content comes when it comes, and once
+	src     *source
+	claim   connectors.Claim
+	budget  *message.Budget
+	pool    *message.Pool
+	filler  filler
+	id      identity // as recorded; its zero value when nothing is
+	batch   int      // most messages in a batch
+	maxRec  int64    // most bytes in a record
+	at      place    // the next record
+	checked bool     // a record begins at the place where this run began
+	ended   bool     // the last Read came to the end of the file
+	held    error    // what the record behind the last batch is, for the next Read
+	exit    bool     // exit_on_empty: the end of the file is the end of the input
+	lag     atomic.Int64
+
+	ahead     *ahead // nil while nothing is read ahead
+	head      *job   // taken from it, but not handed out yet
+	until     int64  // the filler stops here, where the next block begins; 0: nowhere
+	notBefore int64  // reading ahead does not start before this offset
+	block     atomic.Int64
+	// What measure has learned: bytes a record, bytes of arena for each of them,
+	// and how much of the block that should fit does.
+	perRecord, growth, fit float64
+
 	// life ends with Close, and a Read that waits with it.
 	life context.Context
 	end  context.CancelFunc
@@ -60,12 +73,14 @@ func (s *source) newReader(f *os.File, claim connectors.Claim, at place) (*reade
 		spec = s.spec
 	}
 	r := &reader{
-		f: f, src: s, claim: claim, at: at,
+		f: f, content: &plain{f: f}, src: s, claim: claim, at: at,
+		budget: budget,
 		pool:   message.NewPool(budget, blockBytes),
 		batch:  max(spec.BatchSize, 1),
 		maxRec: spec.MaxRecordBytes,
 		exit:   spec.ExitOnEmpty,
 	}
+	r.pool.KeepMore(3 * aheadWorkers()) // queued, and one in each worker's hands
 	r.life, r.end = context.WithCancel(context.Background())
 	if r.maxRec <= 0 {
 		r.maxRec = 16 << 20
@@ -80,11 +95,8 @@ func (s *source) newReader(f *os.File, claim connectors.Claim, at place) (*reade
 		}
 		r.id = id
 	}
-	size, err := r.size()
-	if err != nil {
-		return nil, err
-	}
-	r.lag.Store(size - at.Offset)
+	r.lag.Store(r.content.left(at.Offset))
+	var err error
 	if s.cfg.format() == formatCSV {
 		r.filler, err = newCSV(r)
 	} else {
@@ -109,18 +121,18 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 			return b, err
 		}
 		// The end of the file, or an unfinished record before it.
-		size, err := r.size()
+		size, _, err := r.content.size()
 		if err != nil {
-			return nil, err
+			return nil, r.failed("stat", err)
 		}
 		rest := size - r.at.Offset
 		if rest > 0 && r.exit {
 			if err := r.wait(ctx, r.src.quiet); err != nil {
 				return nil, err
 			}
-			now, err := r.size()
+			now, _, err := r.content.size()
 			if err != nil {
-				return nil, err
+				return nil, r.failed("stat", err)
 			}
 			if now != size {
 				continue
@@ -147,29 +159,67 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 
 // next reads one batch; nil without an error at the end of the file.
 func (r *reader) next(ctx context.Context, final bool) (*message.Batch, error) {
-	b, err := r.pool.Get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	from := r.at
-	err = r.begin(ctx)
-	if err == nil {
-		err = r.filler.fill(ctx, b, final)
-	}
-	if b.Read == 0 {
+	for {
+		from := r.at
+		b, err := r.takeAhead(ctx)
+		if b != nil {
+			return r.finish(b, from)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if b, err = r.room(ctx); err != nil {
+			return nil, err
+		}
+		from = r.at
+		if err = r.begin(ctx); err == nil {
+			err = r.filler.fill(ctx, b, final)
+		}
+		if b.Read > 0 {
+			r.held = err
+			return r.finish(b, from)
+		}
 		b.Release()
-		return nil, err
+		if err != nil || r.until == 0 || r.at.Offset < r.until {
+			return nil, err
+		}
+		// The rest of the block was blank.
 	}
-	r.held = err
-	size, err := r.size()
+}
+
+// room gets the batch for the filler. It waits for the budget, and must not hold
+// some of it for later records meanwhile: nobody would give way.
+func (r *reader) room(ctx context.Context) (*message.Batch, error) {
+	if r.ahead != nil {
+		if b, ok := r.pool.TryGet(); ok {
+			return b, nil
+		}
+		r.stopAhead()
+	}
+	return r.pool.Get(ctx)
+}
+
+// finish completes a batch that was read from from to r.at.
+func (r *reader) finish(b *message.Batch, from place) (*message.Batch, error) {
+	size, exact, err := r.content.size()
 	if err != nil {
 		b.Release()
-		return nil, err
+		return nil, r.failed("stat", err)
 	}
-	r.at.End = size == r.at.Offset
-	r.lag.Store(size - r.at.Offset)
+	if size < r.at.Offset {
+		b.Release()
+		return nil, r.truncated(size)
+	}
+	r.at.End = exact && size == r.at.Offset
+	r.lag.Store(r.content.left(r.at.Offset))
+	r.content.release(r.at.Offset)
+	r.measure(b, from.Offset)
 	b.From, b.End, b.Positions = from.position(), r.at.position(), positioner{}
 	return b, nil
+}
+
+func (r *reader) truncated(size int64) error {
+	return gap(fmt.Errorf("%s was truncated to %d bytes; the position is record %d at byte %d", r.f.Name(), size, r.at.Record, r.at.Offset))
 }
 
 // begin does what comes before a record: it looks whether the file is still the
@@ -179,14 +229,14 @@ func (r *reader) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	size, err := r.size()
+	size, exact, err := r.content.size()
 	if err != nil {
-		return err
+		return r.failed("stat", err)
 	}
-	if size < r.at.Offset {
-		return gap(fmt.Errorf("%s was truncated to %d bytes; the position is record %d at byte %d", r.f.Name(), size, r.at.Record, r.at.Offset))
+	if exact && size < r.at.Offset {
+		return r.truncated(size)
 	}
-	if size == r.at.Offset {
+	if exact && size == r.at.Offset {
 		return nil
 	}
 	r.at.End = false
@@ -200,7 +250,7 @@ func (r *reader) begin(ctx context.Context) error {
 	r.ended = false
 	if r.at.Open {
 		var b [2]byte
-		n, err := r.readAt(b[:], r.at.Offset)
+		n, _, err := r.readAt(ctx, b[:], r.at.Offset)
 		if err != nil {
 			return err
 		}
@@ -218,7 +268,7 @@ func (r *reader) begin(ctx context.Context) error {
 	}
 	if r.at.Offset == 0 {
 		var b [3]byte
-		n, err := r.readAt(b[:], 0)
+		n, _, err := r.readAt(ctx, b[:], 0)
 		if err != nil {
 			return err
 		}
@@ -231,7 +281,7 @@ func (r *reader) begin(ctx context.Context) error {
 
 // reject hands a bad record to the route's rule. nil: it is counted, go on.
 func (r *reader) reject(ctx context.Context, b *message.Batch, place int64, payload []byte, cause error) error {
-	line, err := r.lines.at(r, place)
+	line, err := r.line(place)
 	if err != nil {
 		return err
 	}
@@ -239,7 +289,9 @@ func (r *reader) reject(ctx context.Context, b *message.Batch, place int64, payl
 		Ordinal: r.at.Record,
 		Place:   fmt.Sprintf("%s:%d (byte %d)", r.f.Name(), line, place),
 		Err:     cause,
-		Payload: payload,
+		// No more than always has been read when a record is found to be too large,
+		// so that it is the same whenever it is read.
+		Payload: payload[:min(int64(len(payload)), r.maxRec)],
 	}
 	if r.claim.Reject == nil {
 		return &connectors.Error{Class: connectors.ClassData, Err: fmt.Errorf("%s: %w", bad.Place, bad.Err)}
@@ -256,13 +308,22 @@ func (r *reader) tooLarge() error {
 	return fmt.Errorf("the record has more than %d bytes (max_record_bytes)", r.maxRec)
 }
 
-// readAt fills p from offset as far as the file goes; the end is no error.
-func (r *reader) readAt(p []byte, offset int64) (int, error) {
-	n, err := r.f.ReadAt(p, offset)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return n, r.failed("read", err)
+// readAt fills p from offset as far as there is content, and says whether it
+// ends there, for now.
+func (r *reader) readAt(ctx context.Context, p []byte, offset int64) (n int, end bool, err error) {
+	if n, end, err = r.content.readAt(ctx, p, offset); err != nil {
+		return n, end, r.failed("read", err)
 	}
-	return n, nil
+	return n, end, nil
+}
+
+// line is the number of the line at offset, from 1.
+func (r *reader) line(offset int64) (int64, error) {
+	n, err := r.content.lines(offset)
+	if err != nil {
+		return 0, r.failed("read", err)
+	}
+	return n + 1, nil
 }
 
 // lineEnd finds the first delimiter at or after offset and returns the offset
@@ -270,26 +331,18 @@ func (r *reader) readAt(p []byte, offset int64) (int, error) {
 func (r *reader) lineEnd(ctx context.Context, offset int64, delimiter byte) (end int64, ok bool, err error) {
 	buf := make([]byte, blockBytes)
 	for {
-		if err := ctx.Err(); err != nil {
-			return offset, false, err
-		}
-		n, err := r.readAt(buf, offset)
-		if n == 0 || err != nil {
+		n, eof, err := r.readAt(ctx, buf, offset)
+		if err != nil {
 			return offset, false, err
 		}
 		if i := bytes.IndexByte(buf[:n], delimiter); i >= 0 {
 			return offset + int64(i) + 1, true, nil
 		}
 		offset += int64(n)
+		if eof {
+			return offset, false, nil
+		}
 	}
-}
-
-func (r *reader) size() (int64, error) {
-	st, err := r.f.Stat()
-	if err != nil {
-		return 0, r.failed("stat", err)
-	}
-	return st.Size(), nil
 }
 
 // replaced looks whether the path leads to another file by now. The one we hold
@@ -333,28 +386,7 @@ func (r *reader) Lag() int64 { return max(r.lag.Load(), 0) }
 // Close implements connectors.Reader.
 func (r *reader) Close() error {
 	r.end()
+	r.stopAhead()
+	r.content.close()
 	return r.f.Close()
-}
-
-// lineCount counts the lines before a place in the file, on demand: only an
-// error needs the number, and each byte is counted once however many there are.
-type lineCount struct{ offset, lines int64 }
-
-func (c *lineCount) at(r *reader, offset int64) (int64, error) {
-	if offset < c.offset {
-		*c = lineCount{}
-	}
-	buf := make([]byte, max(0, min(blockBytes, offset-c.offset)))
-	for c.offset < offset {
-		n, err := r.readAt(buf[:min(int64(len(buf)), offset-c.offset)], c.offset)
-		if err != nil {
-			return 0, err
-		}
-		if n == 0 {
-			break
-		}
-		c.lines += int64(bytes.Count(buf[:n], []byte{'\n'}))
-		c.offset += int64(n)
-	}
-	return c.lines + 1, nil
 }

@@ -36,11 +36,13 @@ type source struct {
 	// quiet is how long an unfinished last record must not change before
 	// exit_on_empty takes it for finished.
 	quiet time.Duration
+	// worth is how much of a file has to be left for reading ahead to pay.
+	worth int64
 }
 
 func newSource(config any, spec *route.Spec, env connectors.Env) (connectors.Source, error) {
 	cfg := config.(*Config)
-	s := &source{cfg: cfg, spec: spec, env: env, shared: spec.SharedStorage, quiet: 100 * time.Millisecond}
+	s := &source{cfg: cfg, spec: spec, env: env, shared: spec.SharedStorage, quiet: 100 * time.Millisecond, worth: worthAhead}
 	p := filepath.ToSlash(filepath.Clean(cfg.Path))
 	if strings.ContainsAny(p, "*?[{") {
 		if !doublestar.ValidatePattern(p) {
