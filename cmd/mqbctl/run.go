@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"github.com/mqbridge/mqb/connectors/builtin"
 	"github.com/mqbridge/mqb/lease"
 	"github.com/mqbridge/mqb/lease/raft"
+	"github.com/mqbridge/mqb/logging"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 	"github.com/spf13/cobra"
@@ -36,16 +38,21 @@ const (
 	runHeadroom = 36 << 20
 	// runDrain bounds what an interrupt waits for.
 	runDrain = 10 * time.Second
-	// Pace of the progress: a line that is written over, or lines of a log.
-	progressTerminal, progressLines = 200 * time.Millisecond, 5 * time.Second
 )
 
+// runOptions are the flags that run and copy share.
 type runOptions struct {
-	dataDir  string
-	follow   bool
-	memory   string
-	position string
-	logLevel string
+	dataDir        string
+	follow         bool
+	memory         string
+	position       string
+	logLevel       string
+	connectTimeout time.Duration
+}
+
+func (o *runOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.dataDir, "data-dir", ".mqb", "`directory` of positions and state")
+	cmd.Flags().StringVar(&o.memory, "memory", route.Bytes(message.DefaultBudget).String(), "bound on the `bytes` of messages in this process")
 }
 
 func (c *cli) runCommand() *cobra.Command {
@@ -59,81 +66,123 @@ ends when every input is at its end; --follow goes on. Positions are kept under
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args[0], o) },
 	}
-	cmd.Flags().StringVar(&o.dataDir, "data-dir", ".mqb", "`directory` of positions and state")
+	o.flags(cmd)
 	cmd.Flags().BoolVar(&o.follow, "follow", false, "go on at the end of the input")
-	cmd.Flags().StringVar(&o.memory, "memory", route.Bytes(message.DefaultBudget).String(), "bound on the `bytes` of messages in this process")
 	cmd.Flags().StringVar(&o.position, "position", "", "where a changed route goes on: keep or earliest")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; warn with --follow, else nothing but the summary")
+	cmd.Flags().DurationVar(&o.connectTimeout, "connect-timeout", 0, "give up when nothing was delivered and a system was out of reach for this long; default: give_up_after of the route, never with --follow")
 	return cmd
 }
 
 func (c *cli) run(ctx context.Context, path string, o runOptions) error {
-	started := time.Now()
-	log, err := c.logger(o)
-	if err != nil {
-		return err
-	}
-	memory, err := route.ParseBytes(o.memory)
-	if err != nil {
-		return &api.Error{Message: "--memory: " + err.Error(), Code: api.CodeUsage}
-	}
-	slog.SetDefault(log)
-	debug.SetMemoryLimit(int64(memory) + runHeadroom)
 	name, text, err := c.readFile(path)
 	if err != nil {
 		return err
 	}
-	registry := builtin.Registry()
-	list, warnings, err := catalog.Explain(registry, text, name, os.LookupEnv, route.OverridesFrom(os.Environ()))
+	j := job{
+		name: name, text: text, options: o, registry: builtin.Registry(),
+		env: os.LookupEnv, overrides: route.OverridesFrom(os.Environ()),
+	}
+	if o.logLevel == "" && !o.follow {
+		// Silent: the summary says what stopped a run that ends by itself.
+		j.options.logLevel = "off"
+	}
+	_, err = c.runJob(ctx, j)
+	return err
+}
+
+// job is what an embedded node runs until it ends.
+type job struct {
+	name      string // of the file, for messages
+	text      []byte
+	options   runOptions
+	registry  *connectors.Registry
+	env       route.LookupEnv
+	overrides []route.Override
+	// fresh forgets the positions of the routes.
+	fresh bool
+	// summary is where the result goes; nil is standard output.
+	summary io.Writer
+	// resume is the hint of a job that did not come to its end.
+	resume string
+}
+
+// runJob runs a job to its end. ran is false when it failed before anything was
+// read.
+func (c *cli) runJob(ctx context.Context, j job) (ran bool, err error) {
+	started := time.Now()
+	scr := newScreen(c.err)
+	inner := *c
+	c = &inner
+	c.err = scr
+	if j.summary != nil {
+		c.out = j.summary
+	}
+	log, err := c.logger(j.options.logLevel)
 	if err != nil {
-		return err
+		return false, err
+	}
+	memory, err := route.ParseBytes(j.options.memory)
+	if err != nil {
+		return false, &api.Error{Message: "--memory: " + err.Error(), Code: api.CodeUsage}
+	}
+	slog.SetDefault(log)
+	debug.SetMemoryLimit(int64(memory) + runHeadroom)
+	list, warnings, err := catalog.Explain(j.registry, j.text, j.name, j.env, j.overrides)
+	if err != nil {
+		return false, err
 	}
 	for _, w := range warnings {
 		fmt.Fprintln(c.err, "warning:", w)
 	}
 
+	dir := j.options.dataDir
 	engine, err := raft.Open(raft.Options{
-		Cluster: localNode, Node: localNode, DataDir: filepath.Join(o.dataDir, "raft"),
+		Cluster: localNode, Node: localNode, DataDir: filepath.Join(dir, "raft"),
 		Advertise: localNode, Log: log,
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer engine.Close()
 	l := &localRun{
-		cli: c, log: log, started: started, follow: o.follow,
-		env:  connectors.Env{Node: localNode, DataDir: o.dataDir, Budget: message.NewBudget(int64(memory))},
+		cli: c, job: j, log: log, started: started, follow: j.options.follow, screen: scr,
+		env:  connectors.Env{Node: localNode, DataDir: dir, Budget: message.NewBudget(int64(memory))},
 		tree: make(chan *actors.Node, 1), expected: map[string]int{},
 	}
-	if err := l.apply(ctx, engine, text, name, list, o); err != nil {
-		return err
+	if err := l.apply(ctx, engine, list); err != nil {
+		return false, err
 	}
-	if err := l.count(ctx, list); err != nil {
-		return err
+	if err := l.reach(ctx, list); err != nil {
+		return false, err
 	}
-	return l.run(ctx, engine)
+	return true, l.run(ctx, engine)
 }
 
-// logger is silent for a run that ends by itself: its summary says what stopped it.
-func (c *cli) logger(o runOptions) (*slog.Logger, error) {
-	level := slog.LevelWarn
-	if o.logLevel != "" {
-		if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
-			return nil, &api.Error{Message: "--log-level: " + err.Error(), Code: api.CodeUsage}
-		}
-	} else if !o.follow {
+// logger writes records of level and above to standard error, repeated ones now
+// and then only.
+func (c *cli) logger(name string) (*slog.Logger, error) {
+	if name == "off" {
 		return slog.New(slog.DiscardHandler), nil
 	}
-	return slog.New(slog.NewTextHandler(c.err, &slog.HandlerOptions{Level: level})), nil
+	level := slog.LevelWarn
+	if name != "" {
+		if err := level.UnmarshalText([]byte(name)); err != nil {
+			return nil, &api.Error{Message: "--log-level: " + err.Error(), Code: api.CodeUsage}
+		}
+	}
+	return slog.New(logging.Sample(slog.NewTextHandler(c.err, &slog.HandlerOptions{Level: level}), logging.Interval, nil)), nil
 }
 
 // localRun is one life of the embedded node.
 type localRun struct {
 	*cli
+	job
 	log     *slog.Logger
 	env     connectors.Env
 	started time.Time
 	follow  bool
+	screen  *screen
 	// expected counts the partitions of each route of the file that runs.
 	expected map[string]int
 	tree     chan *actors.Node
@@ -141,16 +190,23 @@ type localRun struct {
 
 // apply brings the file into the embedded coordinator before anything runs.
 // Routes of other files that ran in the same directory stay there, paused.
-func (l *localRun) apply(ctx context.Context, c lease.Coordinator, text []byte, name string, list []catalog.Explanation, o runOptions) error {
+func (l *localRun) apply(ctx context.Context, c lease.Coordinator, list []catalog.Explanation) error {
 	keys := lease.NewKeys(localNode)
 	cat := catalog.New(catalog.Config{
-		Coordinator: c, Keys: keys, Cluster: localNode, Registry: builtin.Registry(),
+		Coordinator: c, Keys: keys, Cluster: localNode, Registry: l.registry,
 		OpenStore: func(ctx context.Context, spec *route.Spec) (checkpoint.Store, func() error, error) {
-			return actors.OpenStore(ctx, builtin.Registry(), spec, l.env, c, keys)
+			return actors.OpenStore(ctx, l.registry, spec, l.env, c, keys)
 		},
 	})
-	results, err := cat.Apply(ctx, text, catalog.ApplyOptions{
-		File: name, LookupEnv: os.LookupEnv, Overrides: route.OverridesFrom(os.Environ()), Position: catalog.Position(o.position), ExitOnEmpty: !o.follow,
+	if l.fresh {
+		for _, e := range list {
+			if err := cat.Delete(ctx, e.Spec.Name); err != nil && !errors.Is(err, catalog.ErrNotFound) {
+				return err
+			}
+		}
+	}
+	results, err := cat.Apply(ctx, l.text, catalog.ApplyOptions{
+		File: l.name, LookupEnv: l.job.env, Overrides: l.overrides, Position: catalog.Position(l.options.position), ExitOnEmpty: !l.follow,
 	})
 	if err != nil {
 		return err
@@ -182,26 +238,24 @@ func (l *localRun) apply(ctx context.Context, c lease.Coordinator, text []byte, 
 	return nil
 }
 
-// count asks each input what there is, so that the end is known when it comes.
-// A system that cannot be reached gets the time that the route gives it.
-func (l *localRun) count(ctx context.Context, list []catalog.Explanation) error {
+// reach asks each input what there is, so that the end is known when it comes,
+// and each output whether it is there. A system out of reach gets the time that
+// --connect-timeout or the route gives it; what else is wrong with an output is
+// for the run to say.
+func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error {
 	for _, e := range list {
 		if !e.Spec.Enabled {
 			continue
 		}
-		source, err := builtin.Registry().Source(e.Spec, l.env)
+		within := cmp.Or(l.options.connectTimeout, e.Spec.GiveUpAfter)
+		source, err := l.registry.Source(e.Spec, l.env)
 		if err != nil {
 			return err
 		}
-		n, err := backoff.Retry(ctx, func() (int, error) {
+		n, err := retry(ctx, l.log.With("route", e.Spec.Name, "side", "input"), within, func(ctx context.Context) (int, error) {
 			p, err := source.Partitions(ctx)
-			if err != nil && connectors.Classify(err) != connectors.ClassConnection {
-				err = backoff.Permanent(err)
-			}
 			return len(p), err
-		}, backoff.WithMaxElapsedTime(e.Spec.GiveUpAfter), backoff.WithNotify(func(err error, d time.Duration) {
-			l.log.Warn("input not reachable, trying again", "route", e.Spec.Name, "error", err, "in", d.Round(time.Millisecond))
-		}))
+		})
 		_ = source.Close()
 		if err != nil {
 			return fmt.Errorf("route %s: input: %w", e.Spec.Name, err)
@@ -210,14 +264,55 @@ func (l *localRun) count(ctx context.Context, list []catalog.Explanation) error 
 			fmt.Fprintf(l.err, "warning: route %s: the input has no partitions\n", e.Spec.Name)
 		}
 		l.expected[e.Spec.Name] = n
+		sink, err := l.registry.Sink(e.Spec, l.env)
+		if err != nil {
+			return err
+		}
+		_, err = retry(ctx, l.log.With("route", e.Spec.Name, "side", "output"), within, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, sink.Check(ctx)
+		})
+		_ = sink.Close()
+		if err != nil && unreachable(err) {
+			return fmt.Errorf("route %s: output: %w", e.Spec.Name, err)
+		}
 	}
 	return nil
+}
+
+func unreachable(err error) bool {
+	return connectors.Classify(err) == connectors.ClassConnection || errors.Is(err, context.DeadlineExceeded)
+}
+
+// retry asks a system again while it is out of reach, for as long as within. The
+// error is the last that says why, and not the end of a wait for it.
+func retry[T any](ctx context.Context, log *slog.Logger, within time.Duration, ask func(context.Context) (T, error)) (T, error) {
+	deadline, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var last error
+	v, err := backoff.Retry(deadline, func() (T, error) {
+		v, err := ask(deadline)
+		if err != nil {
+			if !unreachable(err) {
+				return v, backoff.Permanent(err)
+			}
+			if last == nil || deadline.Err() == nil {
+				last = err
+			}
+		}
+		return v, err
+	}, backoff.WithMaxElapsedTime(within), backoff.WithNotify(func(err error, d time.Duration) {
+		log.Warn("not reachable, trying again", "error", err, "in", d.Round(time.Millisecond))
+	}))
+	if err != nil && ctx.Err() == nil && unreachable(err) && last != nil {
+		err = connectors.Connection(fmt.Errorf("not reachable within %s: %w", within, last))
+	}
+	return v, err
 }
 
 func (l *localRun) run(ctx context.Context, c lease.Coordinator) error {
 	node, err := cluster.NewNode(cluster.Config{
 		Name: localNode, Cluster: localNode, Address: localNode, Version: cluster.Version,
-		Coordinator: c, Registry: builtin.Registry(), DataDir: l.env.DataDir, Budget: l.env.Budget, Log: l.log,
+		Coordinator: c, Registry: l.registry, DataDir: l.env.DataDir, Budget: l.env.Budget, Log: l.log,
 		NewRunner: func(c actors.Config) (cluster.Runner, error) {
 			n, err := actors.New(c)
 			if err == nil {
@@ -240,8 +335,8 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) error {
 		return err
 	}
 
-	sum, complete := l.watch(ctx, tree)
-	if complete {
+	sum, end := l.watch(ctx, tree)
+	if end == complete {
 		// Every run has committed and ended: there is nothing to hand over.
 		cancel()
 	} else {
@@ -252,40 +347,45 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) error {
 		}
 	}
 	<-ended
-	return l.finish(sum, complete)
+	if end == interrupted {
+		// What was on its way has arrived since.
+		sum = summarize(tree.Runs(), time.Since(l.started))
+	}
+	return l.finish(sum, end)
 }
 
-// watch shows progress until every partition ended or stopped with an error
-// (complete), or ctx ends.
-func (l *localRun) watch(ctx context.Context, tree *actors.Node) (s summary, complete bool) {
-	screen := isTerminal(l.err)
-	pace := progressLines
-	if screen {
-		pace = progressTerminal
-	}
-	ticker := time.NewTicker(pace)
+// ending is how a run ended.
+type ending int
+
+const (
+	complete    ending = iota // every partition ended or stopped with an error
+	interrupted               // by the user
+	outOfReach                // nothing was delivered within --connect-timeout
+)
+
+// watch shows progress until the run ends.
+func (l *localRun) watch(ctx context.Context, tree *actors.Node) (s summary, end ending) {
+	p := newProgress(l.screen, l.started)
+	ticker := time.NewTicker(progressTerminal)
 	defer ticker.Stop()
-	defer func() {
-		if screen {
-			fmt.Fprint(l.err, "\r\x1b[K")
-		}
-	}()
+	defer l.screen.show("")
+	began := time.Now()
 	for {
 		changed := tree.Changed()
-		s = summarize(tree.Runs(), time.Since(l.started))
+		runs := tree.Runs()
+		s = summarize(runs, time.Since(l.started))
 		if !l.follow && s.complete(l.expected) {
-			return s, true
+			return s, complete
+		}
+		p.update(s, runs, time.Now())
+		if within := l.options.connectTimeout; within > 0 && s.note != "" && s.Read == 0 && !s.running && time.Since(began) >= within {
+			return s, outOfReach
 		}
 		select {
 		case <-changed:
 		case <-ticker.C:
-			if screen {
-				fmt.Fprintf(l.err, "\r\x1b[K%s", s.line())
-			} else {
-				fmt.Fprintln(l.err, s.line())
-			}
 		case <-ctx.Done():
-			return s, false
+			return s, interrupted
 		}
 	}
 }
@@ -310,6 +410,7 @@ type summary struct {
 	ended   map[string]int // by route: done or stopped with an error
 	stopped []api.Lease    // those with an error
 	note    string         // the last trouble of a partition that tries again
+	running bool           // a partition runs, or is done
 }
 
 func summarize(runs []actors.Run, elapsed time.Duration) summary {
@@ -326,6 +427,7 @@ func summarize(runs []actors.Run, elapsed time.Duration) summary {
 		s.FenceSeconds += r.FenceWait.Seconds()
 		s.RunSeconds += r.RunTime.Seconds()
 		trouble := fmt.Sprintf("route %s partition %s: %s", st.Route, st.Partition, st.Error)
+		s.running = s.running || st.State == lease.StateRunning || st.State == lease.StateDone
 		switch {
 		case st.State == lease.StateDone:
 			s.Done++
@@ -363,35 +465,44 @@ func (s summary) complete(expected map[string]int) bool {
 }
 
 func (s summary) line() string {
-	line := fmt.Sprintf("%d records, %s, %.0f/s, %d of %d partitions done", s.Records, size(s.Bytes), s.Rate, s.Done, s.Partitions)
-	if trouble := append(slices.Clone(s.Errors), s.note); trouble[0] != "" {
-		line += "; " + clean(trouble[0])
+	line := fmt.Sprintf("%d records, %s, %.0f/s", s.Records, size(s.Bytes), s.Rate)
+	if s.Partitions > 1 {
+		line += fmt.Sprintf(", %d of %d partitions done", s.Done, s.Partitions)
 	}
 	return line
 }
 
+// trouble is the first error of a partition that stopped or tries again.
+func (s summary) trouble() string {
+	if len(s.Errors) > 0 {
+		return s.Errors[0]
+	}
+	return s.note
+}
+
 // finish prints the summary and turns stopped partitions into the exit code.
-func (l *localRun) finish(s summary, complete bool) error {
+func (l *localRun) finish(s summary, end ending) error {
 	err := l.print(s, func(w io.Writer) {
 		fmt.Fprintf(w, "%d records, %s in %.2f s: %.0f records/s\n", s.Records, size(s.Bytes), s.Seconds, s.Rate)
 		if extra := s.others(); extra != "" {
 			fmt.Fprintf(w, "of %d read: %s\n", s.Read, extra)
 		}
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if len(s.Errors) > 0 {
+	case len(s.Errors) > 0:
 		return &api.Error{
-			Message: fmt.Sprintf("%d of %d partitions stopped", len(s.Errors), s.Partitions), Code: api.CodeFailed, Details: s.stops(),
+			Message: fmt.Sprintf("%d of %d partitions stopped", len(s.Errors), s.Partitions), Code: api.CodeFailed, Details: s.stops(), Hint: l.resume,
 		}
-	}
-	if !complete && !l.follow {
+	case end == outOfReach:
+		return &api.Error{Message: fmt.Sprintf("nothing was delivered within %s: %s", l.options.connectTimeout, s.note), Code: api.CodeUnreachable}
+	case end == interrupted && !l.follow:
 		msg := "interrupted"
 		if s.note != "" {
 			msg += "; " + s.note
 		}
-		return &api.Error{Message: msg, Code: api.CodeFailed, Hint: "the same command goes on where this one ended"}
+		return &api.Error{Message: msg, Code: api.CodeFailed, Hint: cmp.Or(l.resume, "the same command goes on where this one ended")}
 	}
 	return nil
 }

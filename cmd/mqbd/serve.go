@@ -22,6 +22,7 @@ import (
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/builtin"
 	"github.com/mqbridge/mqb/lease"
+	"github.com/mqbridge/mqb/logging"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 )
@@ -192,8 +193,9 @@ func logger(o options, w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(o.LogLevel)) // checked
 	opts := &slog.HandlerOptions{Level: level}
+	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if o.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
+		h = slog.NewJSONHandler(w, opts)
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return slog.New(logging.Sample(h, logging.Interval, nil))
 }

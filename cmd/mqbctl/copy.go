@@ -1,0 +1,227 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/mqbridge/mqb/cluster/api"
+	"github.com/mqbridge/mqb/connectors/builtin"
+	"github.com/mqbridge/mqb/connectors/file"
+	"github.com/mqbridge/mqb/route"
+	"github.com/spf13/cobra"
+)
+
+type copyOptions struct {
+	runOptions
+	from, to    string
+	drain       bool
+	drainGiven  bool
+	wait        time.Duration
+	limit       int64
+	filter      string
+	resume      bool
+	noResume    bool
+	concurrency int
+	batchSize   int
+	verbose     int
+	printConfig bool
+}
+
+func (c *cli) copyCommand() *cobra.Command {
+	var o copyOptions
+	cmd := &cobra.Command{
+		Use:   "copy SRC DST",
+		Short: "Copy from one system to another, without a file of routes",
+		Long: `Copy from one system to another, in an embedded node as run does it.
+
+SRC and DST are paths or URIs; the scheme picks the endpoint:
+
+  orders.csv, data/*.jsonl.gz            files; - is standard input or output
+  out/                                   a directory of immutable part files
+  kafka://broker:9092/topic?group_id=g   brokers with commas between them
+  postgres://user:pw@host/db?table=t     or sqlx:?url=postgres://…
+  static:text, memory:topic, null:
+
+Keys of the query go to the endpoint's configuration ("csv.separator=;" reaches
+into a mapping, {…} and […] are JSON); others stay in a database's URL and are
+refused elsewhere. Values are percent-decoded, ${NAME} is a variable: passwords
+need not stand on the command line. The format follows the name: csv for .csv and
+.tsv, else raw, the records as they stand; .gz, .zst and .lz4 are compressed.
+Middlewares follow a bar: 'orders.csv|filter?amount > 10|limiter?messages_per_second=5'.
+
+Files and other inputs that have an end are copied to their end; others are
+followed until an interrupt, or with --drain up to what is there now. A copy
+starts at the beginning; one that was cut short goes on where it was with
+--resume, and so does a later one of the same SRC, DST and --filter.
+
+The summary is written to standard output (to standard error where that is DST),
+all else to standard error. Exits with 1 if anything was not delivered.`,
+		Example: `  mqbctl copy orders.csv orders.jsonl.zst
+  mqbctl copy 'kafka://localhost:9092/orders' orders.jsonl --drain --filter 'amount > 100'
+  mqbctl copy orders.csv 'postgres://app:${PGPASSWORD}@localhost/shop?table=orders'
+  mqbctl copy orders.csv out/ --print-config`,
+		Args: cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.drainGiven = cmd.Flags().Changed("drain")
+			if err := o.arguments(args); err != nil {
+				return err
+			}
+			return c.copy(cmd.Context(), o)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.from, "from", "", "SRC")
+	f.StringVar(&o.to, "to", "", "DST")
+	f.BoolVar(&o.drain, "drain", false, "end at the end of the input; the default for inputs that have one, --drain=false follows them")
+	f.DurationVar(&o.wait, "wait", 0, "end when nothing came for this long")
+	f.Int64Var(&o.limit, "limit", 0, "end after `n` records of the input")
+	f.StringVar(&o.filter, "filter", "", "copy only records for which this `expression` is true")
+	f.BoolVar(&o.resume, "resume", false, "go on where the last copy of the same SRC, DST and --filter ended")
+	f.BoolVar(&o.noResume, "no-resume", false, "start at the beginning (the default)")
+	f.IntVar(&o.concurrency, "concurrency", 4, "middleware workers; the order is kept")
+	f.IntVar(&o.batchSize, "batch-size", 1024, "the most records in a batch")
+	f.CountVarP(&o.verbose, "verbose", "v", "log what happens; twice for more")
+	f.BoolVar(&o.printConfig, "print-config", false, "print the route as YAML, secrets masked, and copy nothing")
+	f.DurationVar(&o.connectTimeout, "connect-timeout", 5*time.Second, "give up when nothing was delivered and a system was out of reach for this long")
+	return cmd
+}
+
+func usage(format string, args ...any) error {
+	return &api.Error{Message: fmt.Sprintf(format, args...), Code: api.CodeUsage, Hint: "mqbctl help copy"}
+}
+
+// arguments finds source and destination, which may be flags.
+func (o *copyOptions) arguments(args []string) error {
+	for _, side := range []*string{&o.from, &o.to} {
+		if *side == "" && len(args) > 0 {
+			*side, args = args[0], args[1:]
+		}
+	}
+	switch {
+	case o.from == "" || o.to == "":
+		return usage("copy needs a source and a destination")
+	case len(args) > 0:
+		return usage("one argument too many: %s", route.MaskURL(args[0]))
+	case o.resume && o.noResume:
+		return usage("--resume and --no-resume")
+	case o.limit < 0:
+		return usage("--limit must be at least 1")
+	case o.wait < 0:
+		return usage("--wait must not be negative")
+	case o.wait > 0 && o.drainGiven && !o.drain:
+		return usage("--wait ends a copy, --drain=false does not")
+	}
+	return nil
+}
+
+// id names a copy by what it copies, so that --resume finds it again. Passwords
+// are no part of it: one that was changed is no other copy. Paths are those of
+// this directory.
+func (o *copyOptions) id() string {
+	dir, _ := os.Getwd()
+	sum := sha256.Sum256([]byte(strings.Join([]string{dir, route.MaskURL(o.from), route.MaskURL(o.to), o.filter}, "\x00")))
+	return "copy-" + hex.EncodeToString(sum[:6])
+}
+
+// copiesDir holds the state of copies, beside that of run.
+const copiesDir = "copies"
+
+func (c *cli) copy(ctx context.Context, o copyOptions) error {
+	registry := builtin.Registry()
+	id := o.id()
+	spec, err := route.Copy{
+		Name: id, Source: o.from, Destination: o.to, Filter: o.filter, LookupEnv: os.LookupEnv,
+		Keys: map[string]string{"concurrency": strconv.Itoa(o.concurrency), "batch_size": strconv.Itoa(o.batchSize)},
+	}.Spec(registry)
+	if err != nil {
+		return invalid(err)
+	}
+	t, _ := registry.Endpoint(spec.Input.Type)
+	source := t.Source(spec.Input.Config)
+	if o.resume && !source.DurablePosition {
+		return &api.Error{Message: "--resume: " + cmp.Or(source.Why, spec.Input.Type+" has no position to go on at"), Code: api.CodeRefused}
+	}
+	if !o.drainGiven {
+		o.drain = source.EndsItself
+	}
+	if o.printConfig {
+		return c.printConfig(spec, o)
+	}
+
+	root := o.dataDir
+	o.dataDir = filepath.Join(root, copiesDir, id)
+	o.follow = !o.drain && o.limit == 0 && o.wait == 0
+	if o.verbose > 0 {
+		o.logLevel = [...]string{"info", "debug"}[min(o.verbose, 2)-1]
+	}
+	j := job{
+		name: id, text: []byte(spec.Normalized()), options: o.runOptions, registry: registry, fresh: !o.resume,
+		resume: "the same command with --resume goes on where this one ended; its state is in " + o.dataDir,
+	}
+	if o.limit > 0 || o.wait > 0 {
+		b := newBounds(o.limit, o.wait, o.drain)
+		j.registry = registry.WithSources(b.sources)
+	}
+	if standardOutput(spec) {
+		j.summary = c.err
+	}
+	if o.resume || o.verbose > 0 {
+		fmt.Fprintln(c.err, "the state of this copy is in", o.dataDir)
+	}
+	ran, err := c.runJob(ctx, j)
+	if !o.resume && (!ran || err == nil && !o.follow) {
+		// Nobody goes on with a copy that is complete, or that never began.
+		if err := os.RemoveAll(o.dataDir); err != nil {
+			fmt.Fprintln(c.err, "warning:", err)
+		}
+		for _, dir := range []string{filepath.Join(root, copiesDir), root} {
+			_ = os.Remove(dir) // where it is empty
+		}
+	}
+	return err
+}
+
+// standardOutput reports whether the copy itself goes there.
+func standardOutput(spec *route.Spec) bool {
+	f, ok := spec.Output.Config.(*file.Config)
+	return ok && (f.Path == "-" || f.Path == "/dev/stdout")
+}
+
+// printConfig writes the copy as a file for run and apply.
+func (c *cli) printConfig(spec *route.Spec, o copyOptions) error {
+	text := spec.Masked()
+	if o.drain || o.limit > 0 || o.wait > 0 {
+		text += "exit_on_empty: true\n"
+	}
+	if c.format == "json" {
+		var v map[string]any
+		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+			return err
+		}
+		return c.print(map[string]any{"routes": map[string]any{spec.Name: v}}, nil)
+	}
+	fmt.Fprintf(c.out, "routes:\n  %s:\n", spec.Name)
+	for line := range strings.Lines(text) {
+		if _, err := io.WriteString(c.out, "    "+line); err != nil {
+			return err
+		}
+	}
+	if strings.Contains(text, route.Mask) {
+		fmt.Fprintf(c.err, "secrets are masked: write a variable, ${NAME}, for each %s\n", route.Mask)
+	}
+	if o.limit > 0 || o.wait > 0 {
+		fmt.Fprintln(c.err, "--limit and --wait are of copy alone and not in it")
+	}
+	return nil
+}
