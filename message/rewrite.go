@@ -12,6 +12,9 @@ import "bytes"
 // along. The batch is framed afterwards if no payload holds a line end.
 func (b *Batch) Rewrite(spare []byte, next func(dst []byte, i int) []byte) (old []byte) {
 	dst := spare[:0]
+	if dst == nil {
+		dst = make([]byte, 0, cap(b.Arena))
+	}
 	for i := range b.msgs {
 		off := len(dst)
 		dst = next(dst, i)

@@ -18,8 +18,9 @@ func limiterType() connectors.MiddlewareType {
 			Name:      "limiter",
 			NewConfig: func() any { return new(LimiterConfig) },
 			Capabilities: func(any) route.MiddlewareCapabilities {
-				// It changes when messages pass, not which or how.
-				return route.MiddlewareCapabilities{Shape: route.ShapeMap, ReplaySame: true}
+				// It changes when messages pass, not which or how; k workers would each
+				// keep a pace of their own.
+				return route.MiddlewareCapabilities{Shape: route.ShapeMap, ReplaySame: true, Serial: true}
 			},
 			Input: true, Output: true,
 		},

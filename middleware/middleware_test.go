@@ -118,7 +118,7 @@ func TestMiddlewaresRefuseAtLoad(t *testing.T) {
 		{"input", `limiter: {}`, "messages_per_second: is required"},
 		{"input", `limiter: {messages_per_second: 0}`, "at least"},
 		{"input", `limiter: {messages_per_secnd: 5}`, `did you mean "messages_per_second"?`},
-		{"output", `retry: {}`, "not supported yet"},
+		{"output", `lookup: {}`, "not supported yet"},
 	} {
 		if got := refused(t, c.side, c.text); !strings.Contains(got, c.want) {
 			t.Errorf("%s on %s: got %s, want %q", c.text, c.side, got, c.want)

@@ -1,0 +1,296 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
+)
+
+// transformed runs one transform over the payloads; bad are the indexes that it
+// refused, with the errors' texts in said.
+func transformed(t *testing.T, m connectors.Middleware, b *message.Batch) (bad []int, said string) {
+	t.Helper()
+	err := m.Process(t.Context(), b)
+	var rows *connectors.RowsError
+	if err != nil && !errors.As(err, &rows) {
+		t.Fatal(err)
+	}
+	if rows != nil {
+		for _, r := range rows.Rows {
+			bad = append(bad, r.Index)
+			said += r.Err.Error() + "\n"
+		}
+	}
+	return bad, said
+}
+
+// The typed job that the peers publish figures for: what it makes is fixed here
+// byte for byte.
+func TestTransformTypesTheRowsOfTheBenchmark(t *testing.T) {
+	t.Parallel()
+	for name, schema := range map[string]string{
+		"content": `{properties: {id: {type: integer}, attributes: {type: string, contentMediaType: application/json}}, type: object}`,
+		"type":    `{properties: {id: {type: integer}, attributes: {type: object}}, type: object}`,
+	} {
+		m := build(t, "transform: {schema: "+schema+"}", "stop")
+		b := batch(
+			`{"id":"1","first_name":"Ines","country":"JP","amount":"2232.88","created_at":"2020-01-01T00:01:22Z","active":"false","attributes":"{\"tier\":\"bronze\",\"score\":74.067,\"tags\":[\"new\"]}"}`,
+			`{"id":"2","first_name":"Chloë","country":"FR","amount":"1.00","created_at":"2020-01-01T00:01:23Z","active":"true","attributes":"{\"tier\":\"gold\",\"score\":0.100,\"tags\":[\"vip\",\"bulk\"]}"}`)
+		if bad, said := transformed(t, m, b); bad != nil {
+			t.Fatal(name, said)
+		}
+		want := `{"id":1,"first_name":"Ines","country":"JP","amount":"2232.88","created_at":"2020-01-01T00:01:22Z","active":"false","attributes":{"tier":"bronze","score":74.067,"tags":["new"]}}
+{"id":2,"first_name":"Chloë","country":"FR","amount":"1.00","created_at":"2020-01-01T00:01:23Z","active":"true","attributes":{"tier":"gold","score":0.100,"tags":["vip","bulk"]}}
+`
+		if got := string(b.Lines(0, 2)); got != want {
+			t.Errorf("%s: got\n%s", name, got)
+		}
+	}
+}
+
+// Regression (bug 18 of the first list): a record that passes changes no digit of
+// a number, as it would on its way through a float.
+func TestNumbersKeepTheirDigits(t *testing.T) {
+	t.Parallel()
+	numbers := []string{"1234567890123456789", "12345678901234567890123", "1e400", "-0", "-0.0", "1.10", "0.1000000000000000055511151231257827", "5e-324", "1E+2", "9007199254740993"}
+	fields := make([]string, len(numbers))
+	for i, n := range numbers {
+		fields[i] = fmt.Sprintf(`"f%d":%s`, i, n)
+	}
+	payload := "{" + strings.Join(fields, ",") + "}"
+	properties, mapping, expression := "", "", ""
+	for i := range numbers {
+		properties += fmt.Sprintf("f%d: {type: number}, ", i)
+		mapping += fmt.Sprintf("f%d: \"${payload:f%d}\", ", i, i)
+		expression += fmt.Sprintf("f%d: f%d, ", i, i)
+	}
+	for name, text := range map[string]string{
+		"one pass":   "transform: {schema: {type: object, properties: {" + properties + "}}}",
+		"any schema": "transform: {schema: {type: object, minProperties: 1, properties: {" + properties + "}}}",
+		"mapping":    "transform: {mapping: {" + mapping + "}}",
+		"expression": "transform: {expression: '{" + strings.TrimSuffix(expression, ", ") + "}'}",
+		"all":        "transform: {mapping: {" + mapping + "}, expression: '{" + strings.TrimSuffix(expression, ", ") + "}', schema: {type: object, properties: {" + properties + "}}}",
+	} {
+		m := build(t, text, "stop")
+		b := batch(payload)
+		if bad, said := transformed(t, m, b); bad != nil || string(b.Payload(0)) != payload {
+			t.Errorf("%s: %s\ngot  %s\nwant %s", name, said, b.Payload(0), payload)
+		}
+		// As text, coerced.
+		if name == "one pass" || name == "any schema" {
+			quoted := make([]string, len(numbers))
+			for i, n := range numbers {
+				quoted[i] = fmt.Sprintf(`"f%d":%q`, i, n)
+			}
+			b := batch("{" + strings.Join(quoted, ",") + "}")
+			if bad, said := transformed(t, m, b); bad != nil || string(b.Payload(0)) != payload {
+				t.Errorf("%s, of text: %s\ngot  %s\nwant %s", name, said, b.Payload(0), payload)
+			}
+		}
+	}
+}
+
+// What would lose something is refused instead, and the error names the field and
+// the kind of value, not the value.
+func TestTransformRefusesWhatLosesSomethingAndShowsNoValue(t *testing.T) {
+	t.Parallel()
+	const schema = `{type: object, properties: {i: {type: integer}, n: {type: number}, b: {type: boolean}, s: {type: string}, o: {type: object}, j: {type: string, contentMediaType: application/json}, x: {type: [integer, "null"]}, r: {}}, required: [r], additionalProperties: false`
+	for _, more := range []string{"}", ", maxProperties: 20}"} { // in one pass, and in memory
+		m := build(t, "transform: {schema: "+schema+more+"}", "drop")
+		for payload, want := range map[string]string{
+			`{"r":1,"i":"secret"}`:  "field i",
+			`{"r":1,"i":"1.5"}`:     "field i",
+			`{"r":1,"i":"007"}`:     "field i",
+			`{"r":1,"i":"+5"}`:      "field i",
+			`{"r":1,"i":" 5"}`:      "field i",
+			`{"r":1,"i":""}`:        "field i",
+			`{"r":1,"i":7.25}`:      "field i",
+			`{"r":1,"i":null}`:      "field i",
+			`{"r":1,"i":true}`:      "field i",
+			`{"r":1,"n":"1,5"}`:     "field n",
+			`{"r":1,"n":"NaN"}`:     "field n",
+			`{"r":1,"n":"0x10"}`:    "field n",
+			`{"r":1,"b":"TRUE"}`:    "field b",
+			`{"r":1,"b":"1"}`:       "field b",
+			`{"r":1,"b":1}`:         "field b",
+			`{"r":1,"s":null}`:      "field s",
+			`{"r":1,"s":{}}`:        "field s",
+			`{"r":1,"o":"[1]"}`:     "field o",
+			`{"r":1,"o":"{secret"}`: "field o",
+			`{"r":1,"j":"secret"}`:  "field j",
+			`{"r":1,"j":{}}`:        "field j",
+			`{"r":1,"x":""}`:        "field x",
+			`{"i":1}`:               "field r is missing",
+			`{"r":1,"more":1}`:      "field more is not part",
+			`{"r":1,"i":1,"i":2}`:   "field i stands twice",
+			`{"r":1,"i":1`:          "is no JSON",
+			`{"r":1,"i":1,}`:        "is no JSON",
+			`{"r":1 "i":1}`:         "is no JSON",
+			`{"r":1} secret`:        "is no JSON",
+			`{"r":tru}`:             "is no JSON",
+			"{\"r\":\"\xff\"}":      "is no JSON",
+			`secret`:                "is no JSON",
+			``:                      "is no JSON",
+			`["secret"]`:            "payload",
+			`"secret"`:              "payload",
+		} {
+			b := batch(`{"r":0}`, payload, `{"r":2}`)
+			bad, said := transformed(t, m, b)
+			if fmt.Sprint(bad) != "[1]" || !strings.Contains(said, want) || strings.Contains(said, "secret") {
+				t.Errorf("%s: bad %v, %s, want %q", payload, bad, said, want)
+			}
+			// Regression (bug 4): the neighbours of a bad message are not lost with it,
+			// and the bad one is shown as it came.
+			if got := payloads(b); got != `{"r":0} `+payload+` {"r":2}` {
+				t.Errorf("%s: left %s", payload, got)
+			}
+		}
+	}
+}
+
+// Regression (bug 4): healthy messages were lost behind one bad one.
+func TestOneBadMessageDoesNotLoseItsHealthyNeighbours(t *testing.T) {
+	t.Parallel()
+	texts := []string{`{"n":"1"}`, `bad`, `{"n":"2"}`, `{"n":"x"}`, `{"n":"3"}`}
+	for _, c := range []struct{ onError, own, bad, left string }{
+		{"drop", "reject", "[1 3]", `{"n":1} bad {"n":2} {"n":"x"} {"n":3}`},
+		// What stands behind the first bad record is read again.
+		{"stop", "reject", "[1]", `{"n":1} bad {"n":"2"} {"n":"x"} {"n":"3"}`},
+		{"stop", "pass_through", "[]", `{"n":1} bad {"n":2} {"n":"x"} {"n":3}`},
+	} {
+		m := build(t, "transform: {on_error: "+c.own+", schema: {type: object, properties: {n: {type: integer}}}}", c.onError)
+		b := batch(texts...)
+		b.PutMeta(4, "k", []byte("v"))
+		bad, _ := transformed(t, m, b)
+		if fmt.Sprint(bad) != c.bad || payloads(b) != c.left {
+			t.Errorf("%s, %s: bad %v, left %s", c.onError, c.own, bad, payloads(b))
+		}
+		if v, _ := b.Meta(4, "k"); string(v) != "v" {
+			t.Errorf("metadata %q", v)
+		}
+		if b.Lines(0, 5) == nil {
+			t.Error("the batch is not framed")
+		}
+	}
+}
+
+func TestTransformSchema(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ keys, in, want string }{
+		{`schema: {type: object, properties: {a: {type: integer, default: 5}, b: {type: string, default: "x<"}, c: {type: integer}}}`, `{}`, `{"a":5,"b":"x\u003c"}`},
+		{`schema: {type: object, properties: {a: {type: integer, default: 5}}, required: [a]}`, `{"z":1}`, `{"z":1,"a":5}`},
+		{`schema: {type: object, properties: {a: {type: integer, default: 5}}}, apply_defaults: false`, `{"z":1}`, `{"z":1}`},
+		{`schema: {type: object, properties: {a: {type: integer, default: "5"}, b: {type: string, default: 7}}}`, `{}`, `{"a":5,"b":"7"}`},
+		{`schema: {type: object, properties: {a: {type: string}, b: {type: string}}}`, `{"a":1.50,"b":true}`, `{"a":"1.50","b":"true"}`},
+		{`schema: {type: object, properties: {a: {type: [integer, "null"]}, b: {type: [string, "null"]}, c: {type: string}}}, coerce_empty_as_null: true`, `{"a":"","b":"","c":""}`, `{"a":null,"b":null,"c":""}`},
+		{`schema: {type: object, properties: {a: {type: [integer, boolean, array]}}}`, `{"a":"[1, 2]"}`, `{"a":[1, 2]}`},
+		{`schema: {type: object, properties: {a: {type: integer}}}`, "{\"a\":\"\\u0031\\u0032\"}", `{"a":12}`},
+		{`schema: {type: object, properties: {a: {type: integer}}}`, ` { "\u0061" : "1" , "b" : [ 1 ] } `, `{ "\u0061" : 1 , "b" : [ 1 ] }`},
+		{`schema: {type: object, properties: {a: {type: integer}}}, coerce: false`, `{"a":1e2}`, `{"a":1e2}`},
+		{`schema: {type: object, properties: {a: {contentMediaType: application/json}}}, coerce: false`, `{"a":"[]"}`, `{"a":"[]"}`},
+		// What needs the record in memory.
+		{`schema: {type: object, properties: {l: {type: array, items: {type: integer}}, o: {$ref: "#/$defs/o"}}, $defs: {o: {type: object, properties: {x: {type: number, default: 1}}}}}`,
+			`{"l":["1",2],"o":{"y":"z"},"p":null}`, `{"l":[1,2],"o":{"y":"z","x":1},"p":null}`},
+		{`schema: {type: object, properties: {o: {type: object, properties: {n: {type: integer, minimum: 3}}}}}`, `{"o":"{\"n\":\"5\"}"}`, `{"o":{"n":5}}`},
+		{`schema: {allOf: [{properties: {a: {type: integer}}}, {patternProperties: {"^b": {type: boolean}}, additionalProperties: {type: string}}]}`, `{"b1":"true","a":1}`, `{"b1":true,"a":"1"}`},
+		{`schema: {type: array, prefixItems: [{type: integer}], items: {type: boolean}}`, `["1","true"]`, `[1,true]`},
+		{`schema: {type: object, properties: {a: {type: integer, maximum: 10}}}`, `{"a":"7"}`, `{"a":7}`},
+	} {
+		b := batch(c.in)
+		bad, said := transformed(t, build(t, "transform: {"+c.keys+"}", "stop"), b)
+		if strings.Contains(c.keys, "allOf") {
+			// a cannot be both; the second schema only ever asks for text.
+			if bad == nil {
+				t.Errorf("%s passed as %s", c.in, b.Payload(0))
+			}
+			continue
+		}
+		if bad != nil || string(b.Payload(0)) != c.want {
+			t.Errorf("%s of %s: %s\ngot  %s\nwant %s", c.keys, c.in, said, b.Payload(0), c.want)
+		}
+	}
+}
+
+func TestTransformMapping(t *testing.T) {
+	t.Parallel()
+	in := `{"id":17,"name":"Ada \"A\"","big":1234567890123456789,"z":null,"o":{"x":[1,{"y":true}]},"a.b":1,"c[0]":2,"d\\e":3}`
+	for _, c := range []struct{ mapping, want string }{
+		{`{id: "${payload:id}", big: "${payload:big}", name: "${payload:name}"}`, `{"id":17,"big":1234567890123456789,"name":"Ada \"A\""}`},
+		{`{z: "${payload:z}", none: "${payload:none}", half: "x ${payload:none}", deep: "${payload:o.x.1.y}", o: "${payload:o}"}`, `{"z":null,"deep":true,"o":{"x":[1,{"y":true}]}}`},
+		{`{text: "${payload:id}-${payload:name}", kind: "${metadata:kind}", raw: "$${payload:id}"}`, `{"text":"17-Ada \"A\"","kind":"k","raw":"${payload:id}"}`},
+		{`{c: 1, f: 1.5, t: true, n: null, s: "x", nested: {list: ["${payload:id}", "${payload:none}", {a: "${payload:none}"}, []], empty: {}}}`, `{"c":1,"f":1.5,"t":true,"n":null,"s":"x","nested":{"list":[17,null,{},[]],"empty":{}}}`},
+		{`{dot: "${payload:a\\.b}", bracket: "${payload:c[0]}", back: "${payload:d\\\\e}"}`, `{"dot":1,"bracket":2,"back":3}`},
+	} {
+		b := batch(in)
+		b.PutMeta(0, "kind", []byte("k"))
+		if bad, said := transformed(t, build(t, "transform: {mapping: "+c.mapping+"}", "stop"), b); bad != nil || string(b.Payload(0)) != c.want {
+			t.Errorf("%s: %s\ngot  %s\nwant %s", c.mapping, said, b.Payload(0), c.want)
+		}
+	}
+	for _, in := range []string{`[1]`, `{"id":tru}`, `x`} {
+		if bad, _ := transformed(t, build(t, `transform: {mapping: {id: "${payload:id}"}}`, "stop"), batch(in)); bad == nil {
+			t.Errorf("%s was taken for an object", in)
+		}
+	}
+	b := batch("no JSON")
+	b.PutMeta(0, "kind", []byte("k"))
+	if bad, said := transformed(t, build(t, `transform: {mapping: {kind: "${metadata:kind}"}}`, "stop"), b); bad != nil || payloads(b) != `{"kind":"k"}` {
+		t.Errorf("metadata alone: %s %s", said, payloads(b))
+	}
+}
+
+// mapping, then expression, then schema.
+func TestTransformOrder(t *testing.T) {
+	t.Parallel()
+	m := build(t, `transform: {schema: {type: object, properties: {c: {type: integer}}, required: [c]}, expression: "{c: string(b)}", mapping: {b: "${payload:a}"}}`, "drop")
+	b := batch(`{"a":5}`, `{"a":"x"}`, `{"b":1}`)
+	bad, said := transformed(t, m, b)
+	if fmt.Sprint(bad) != "[1 2]" || string(b.Payload(0)) != `{"c":5}` {
+		t.Errorf("%s, bad %v: %s", payloads(b), bad, said)
+	}
+}
+
+func TestTransformSchemaFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "schema")
+	for _, text := range []string{`{"type":"object","properties":{"a":{"type":"integer"}}}`, "type: object\nproperties:\n  a: {type: integer}\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		b := batch(`{"a":"1"}`)
+		if bad, said := transformed(t, build(t, "transform: {schema_file: "+path+"}", "stop"), b); bad != nil || payloads(b) != `{"a":1}` {
+			t.Errorf("%s: %s %s", text, said, payloads(b))
+		}
+	}
+}
+
+func TestTransformRefusesAtLoad(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		// Regression (bug 52): what does nothing is not accepted at start.
+		`transform:`:                                          "has nothing to do",
+		`transform: {}`:                                       "has nothing to do",
+		`transform: {coerce: true}`:                           "has nothing to do",
+		`transform: {mapping: {}}`:                            "has nothing to do",
+		`transform: {maping: {a: 1}}`:                         `did you mean "mapping"?`,
+		`transform: {mapping: x}`:                             "must be a mapping",
+		`transform: {mapping: {a: {b: "${payload:x..y}"}}}`:   "mapping.a.b: template: ${payload:x..y}",
+		`transform: {mapping: {a: "${message:id}"}}`:          "mqb.id",
+		`transform: {expression: "{a: }"}`:                    "expression: character",
+		`transform: {schema: {type: objekt}}`:                 "/type",
+		`transform: {schema: {$ref: "http://x/y"}}`:           "outside of the schema",
+		`transform: {schema: {$ref: "file:///etc/passwd"}}`:   "outside of the schema",
+		`transform: {schema: {type: object}, schema_file: x}`: "has one schema",
+		`transform: {schema: {type: object}, on_error: drop}`: "not one of reject, pass_through",
+	} {
+		if got := refused(t, "input", text); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %q", text, got, want)
+		}
+	}
+}
