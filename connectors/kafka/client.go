@@ -31,15 +31,15 @@ const (
 // fetcher makes the client of one reader: it consumes one partition from one
 // offset, outside of any group. A client of its own costs two connections and
 // buys that a reader that is not read stops its own fetches and nobody else's.
-func fetcher(c *Config, maxRecord int64, partition int32, from position, h *health) (*kgo.Client, error) {
-	return dial.Client(c.dial(),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{c.Topic: {
+func fetcher(e *endpoint, maxRecord int64, partition int32, from position, h *health) (*kgo.Client, error) {
+	return dial.Client(e.settings.dial,
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{e.config.Topic: {
 			partition: kgo.NoResetOffset().At(from.offset).WithEpoch(from.epoch),
 		}}),
 		// A position that the log does not hold is an error and never another
 		// position (invariant 10).
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchIsolationLevel(e.settings.isolation),
 		// The markers of transactions carry positions behind the last record.
 		kgo.KeepControlRecords(),
 		kgo.FetchMaxBytes(fetchBytes),

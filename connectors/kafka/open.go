@@ -21,6 +21,7 @@ func (s *source) Open(ctx context.Context, claim connectors.Claim) (connectors.R
 	if err != nil {
 		return nil, s.fail("open "+claim.Partition.ID, connectors.Permanent(fmt.Errorf("partition has no number: %w", err), ""))
 	}
+	s.remark(claim.Log)
 	r := &reader{source: s, claim: claim, partition: int32(partition), drain: -1, asked: fetchBytes}
 	if err := r.open(ctx); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func (r *reader) open(ctx context.Context) error {
 	r.read.Store(from.offset)
 	r.pool = message.NewPool(r.claim.Budget, batchBytes)
 	r.closing, r.close = context.WithCancel(context.Background())
-	r.client, err = fetcher(r.source.config, r.claim.Spec.MaxRecordBytes, r.partition, from, &r.health)
+	r.client, err = fetcher(&r.source.endpoint, r.claim.Spec.MaxRecordBytes, r.partition, from, &r.health)
 	if err != nil {
 		r.close()
 		return r.fail("open", connectors.Permanent(err, ""))
@@ -87,11 +88,13 @@ func (r *reader) from(ctx context.Context, adm *kadm.Client, topic kadm.TopicID,
 		return at, nil
 	}
 	start := position{topic: topic, offset: log.start, epoch: -1}
-	if r.source.config.GroupID == "" {
+	first := r.source.settings.first
+	if first == "latest" || first == "" && r.source.config.GroupID == "" {
 		if !r.claim.Late {
 			start.offset = log.end
 		}
-	} else {
+	}
+	if r.source.config.GroupID != "" {
 		offset, epoch, ok, err := r.source.committed(ctx, adm, r.partition)
 		if err != nil {
 			return position{}, err

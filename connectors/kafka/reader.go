@@ -127,7 +127,7 @@ func (r *reader) poll(ctx context.Context) error {
 		return err
 	}
 	if err := r.health.unreachable(unreachableAfter); err != nil {
-		return r.fail("fetch", connectors.Connection(err))
+		return r.fail("fetch", err)
 	}
 	return nil
 }

@@ -7,119 +7,22 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/connectors"
-	dial "github.com/mqbridge/mqb/dial/kafka"
 	"github.com/mqbridge/mqb/route"
 )
 
-// source is shared by the runs of a route on this node. Questions about the
-// topic and the group go through one client, made on first use; every reader
-// fetches through a client of its own.
-type source struct {
-	config *Config
-	spec   *route.Spec
-
-	mu     sync.Mutex
-	client *kgo.Client
-	closed bool
-}
+// source is shared by the runs of a route on this node. Every reader fetches
+// through a client of its own.
+type source struct{ endpoint }
 
 func newSource(config *Config, spec *route.Spec) (*source, error) {
-	if errs := config.Validate(route.Input); len(errs) > 0 {
-		return nil, connectors.Permanent(fmt.Errorf("route %s: kafka: %w", spec.Name, errors.Join(errs...)), "")
-	}
-	return &source{config: config, spec: spec}, nil
-}
-
-// connection returns the shared client.
-func (s *source) connection() (*kgo.Client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, s.fail("connect", errClosed)
-	}
-	if s.client == nil {
-		c, err := dial.Client(s.config.dial())
-		if err != nil {
-			return nil, s.fail("connect", connectors.Permanent(err, ""))
-		}
-		s.client = c
-	}
-	return s.client, nil
-}
-
-var errClosed = errors.New("source is closed")
-
-// bounded limits a few questions to the brokers, so that a cluster that is not
-// there is an error soon.
-func (s *source) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 2*s.config.dial().Timeout())
-}
-
-// fail adds where it happened and gives the error its class.
-func (s *source) fail(op string, err error) error {
-	err = fmt.Errorf("route %s: kafka %s: topic %s: %s: %w", s.spec.Name, s.config.URL, s.config.Topic, op, err)
-	var classified *connectors.Error
-	var broker *kerr.Error
-	switch {
-	case errors.As(err, &classified), errors.Is(err, context.Canceled), errors.Is(err, connectors.ErrGap), errors.Is(err, checkpoint.ErrForeign):
-		return err
-	case errors.As(err, &broker):
-		switch broker {
-		case kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.InvalidTopicException:
-			return connectors.Permanent(err, "")
-		case kerr.UnknownTopicOrPartition:
-			return &connectors.Error{Class: connectors.ClassRetryable, Err: err, Hint: "create the topic; it is looked for again"}
-		}
-		return &connectors.Error{Class: connectors.ClassRetryable, Err: err}
-	}
-	return connectors.Connection(err)
-}
-
-// topic is what the brokers say about our topic.
-type topic struct {
-	cluster string
-	id      kadm.TopicID
-	leaders map[int32]int32 // by partition
-}
-
-// topic asks a broker: the clients' own metadata may be older than a topic that
-// was just created anew.
-func (s *source) topic(ctx context.Context) (*kadm.Client, topic, error) {
-	c, err := s.connection()
-	if err != nil {
-		return nil, topic{}, err
-	}
-	asked := kmsg.NewMetadataRequestTopic()
-	asked.Topic = &s.config.Topic
-	req := kmsg.NewPtrMetadataRequest()
-	req.Topics = []kmsg.MetadataRequestTopic{asked}
-	resp, err := req.RequestWith(ctx, c)
-	if err == nil && len(resp.Topics) == 1 {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
-		return nil, topic{}, s.fail("metadata", err)
-	}
-	if len(resp.Topics) != 1 {
-		return nil, topic{}, s.fail("metadata", fmt.Errorf("%d topics instead of one in the answer", len(resp.Topics)))
-	}
-	t := topic{id: resp.Topics[0].TopicID, leaders: map[int32]int32{}}
-	if resp.ClusterID != nil {
-		t.cluster = *resp.ClusterID
-	}
-	for _, p := range resp.Topics[0].Partitions {
-		t.leaders[p.Partition] = p.Leader
-	}
-	return kadm.NewClient(c), t, nil
+	s := &source{}
+	return s, s.init(config, spec, route.Input)
 }
 
 // Names of the attributes of a partition.
@@ -255,17 +158,6 @@ func (s *source) mirror(ctx context.Context, partition int32, p position) error 
 	defer cancel()
 	if err := kadm.NewClient(c).CommitAllOffsets(ctx, s.config.GroupID, offsets); err != nil {
 		return s.fail("mirror offsets to group "+s.config.GroupID, err)
-	}
-	return nil
-}
-
-func (s *source) Close() error {
-	s.mu.Lock()
-	c := s.client
-	s.client, s.closed = nil, true
-	s.mu.Unlock()
-	if c != nil {
-		c.Close()
 	}
 	return nil
 }

@@ -1,19 +1,21 @@
 // Package kafka makes Kafka clients from configuration, for connectors and
-// checkpoint stores alike. Plaintext listeners only: credentials and TLS are
-// refused where the configuration is read.
+// checkpoint stores alike.
 package kafka
 
 import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/mqbridge/mqb/dial/tlsconfig"
 )
 
-// Config names a cluster.
+// Config names a cluster and says how to get in.
 type Config struct {
 	// URL lists brokers to begin with, host or host:port, comma separated.
 	URL string
@@ -21,6 +23,14 @@ type Config struct {
 	ClientID string
 	// DialTimeout bounds one attempt to connect; 0 is DefaultDialTimeout.
 	DialTimeout time.Duration
+
+	// Protocol is what the brokers' listener speaks; "" takes the one that TLS
+	// and Username ask for, which never sends a password in the clear.
+	Protocol Protocol
+	TLS      tlsconfig.Config
+	// Username and Password log in, by Mechanism ("" is PLAIN).
+	Username, Password string
+	Mechanism          Mechanism
 }
 
 // DefaultDialTimeout is how long one broker may take to accept a connection.
@@ -72,11 +82,15 @@ func Client(c Config, opts ...kgo.Opt) (*kgo.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	secure, err := c.security()
+	if err != nil {
+		return nil, err
+	}
 	id := c.ClientID
 	if id == "" {
 		id = "mqb"
 	}
-	return kgo.NewClient(append([]kgo.Opt{
+	return kgo.NewClient(slices.Concat([]kgo.Opt{
 		kgo.SeedBrokers(brokers...),
 		kgo.ClientID(id),
 		kgo.DialTimeout(c.Timeout()),
@@ -85,5 +99,5 @@ func Client(c Config, opts ...kgo.Opt) (*kgo.Client, error) {
 		// After a failed broker the new leader is looked for this often.
 		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.DisableClientMetrics(),
-	}, opts...)...)
+	}, secure, opts)...)
 }

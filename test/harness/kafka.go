@@ -26,10 +26,12 @@ import (
 const kafkaVersion = "4.3.1"
 
 // KafkaBroker is a one-node Kafka cluster (broker and KRaft controller in one
-// process) without authentication. It keeps its port and its data over restarts.
+// process). It keeps its ports and its data over restarts.
 type KafkaBroker struct {
-	// Addr is host:port of the broker.
+	// Addr is host:port of the broker, without TLS and login.
 	Addr string
+	// SSL, SASLSSL and SASLPlain are further listeners, with KafkaOptions.TLS.
+	SSL, SASLSSL, SASLPlain string
 	// DataDir holds its log directories.
 	DataDir string
 
@@ -45,6 +47,10 @@ type KafkaOptions struct {
 	// JVM replaces the options of the virtual machine, which are chosen for a
 	// quick start, not for throughput.
 	JVM []string
+	// TLS adds three listeners with this identity: one that wants a certificate of
+	// the client, and two that want a login of one of Users, with and without TLS.
+	TLS   *Identity
+	Users map[string]string
 }
 
 var (
@@ -109,24 +115,30 @@ func newKafka(dir string, opts KafkaOptions) (*KafkaBroker, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err1 := freePort()
-	controller, err2 := freePort()
-	if err := errors.Join(err1, err2); err != nil {
-		return nil, err
+	var free [5]int
+	for i := range free {
+		if free[i], err = freePort(); err != nil {
+			return nil, err
+		}
 	}
+	port, controller := free[0], free[1]
 	data := filepath.Join(dir, "data")
 	if err := copyFormatted(formatted, data); err != nil {
 		return nil, err
 	}
 	config := filepath.Join(dir, "server.properties")
-	if err := os.WriteFile(config, kafkaProperties(data, port, controller, opts.Properties), 0o644); err != nil {
+	b := &KafkaBroker{Addr: fmt.Sprintf("127.0.0.1:%d", port), DataDir: data}
+	properties := opts.Properties
+	if opts.TLS != nil {
+		properties = b.secure(controller, free[2:], opts)
+	}
+	if err := os.WriteFile(config, kafkaProperties(data, port, controller, properties), 0o644); err != nil {
 		return nil, err
 	}
 	jvm := opts.JVM
 	if jvm == nil {
 		jvm = []string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xms128m", "-Xmx384m"}
 	}
-	b := &KafkaBroker{Addr: fmt.Sprintf("127.0.0.1:%d", port), DataDir: data}
 	b.spec = Spec{
 		Name: "kafka",
 		Path: "java",
