@@ -60,10 +60,22 @@ func (c *after) take(ctx context.Context, b *message.Batch, letters []letter) er
 	} else {
 		c.gathered.Join(b)
 	}
-	if c.gathered.Len() < buf.Messages {
+	if c.gathered.Len() < buf.Messages && c.roomForMore() {
 		return nil
 	}
 	return c.writeGathered(ctx)
+}
+
+// roomForMore: gathering on must not keep the reader waiting for the bytes that it
+// holds (invariant 8).
+func (c *after) roomForMore() bool {
+	size := int64(c.gathered.Bytes())
+	if size >= txnBytes {
+		return false
+	}
+	room, ok := c.r.Claim.Budget.TryAcquire(size)
+	room.Release()
+	return ok
 }
 
 func (c *after) writeGathered(ctx context.Context) error {

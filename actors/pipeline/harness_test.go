@@ -43,7 +43,8 @@ type world struct {
 	gate    func() error
 	// Called before the step, where set; an error is the step's.
 	onPublish, onCommit, onWrite, onSeal func() error
-	refuse                               map[string]bool // payloads that the sink refuses
+	slow                                 func(context.Context) error // a commit or a publish
+	refuse                               map[string]bool             // payloads that the sink refuses
 }
 
 func newWorld(t testing.TB) *world {
@@ -162,6 +163,11 @@ func (x *txn) Rows() int  { return len(x.rows) }
 func (x *txn) Bytes() int { return 10 * len(x.rows) }
 
 func (x *txn) Commit(ctx context.Context, s connectors.Swap) error {
+	if f := x.w.slow; f != nil {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
 	if f := x.w.onCommit; f != nil {
 		if err := f(); err != nil {
 			return err
@@ -311,7 +317,12 @@ func (x *partWriter) Seal(_ context.Context, from, end message.Position, name st
 		Digest: fmt.Sprintf("crc32:%08x", crc32.ChecksumIEEE([]byte(strings.Join(x.sealed[name], "\n"))))}, nil
 }
 
-func (x *partWriter) Publish(_ context.Context, in checkpoint.Intent) error {
+func (x *partWriter) Publish(ctx context.Context, in checkpoint.Intent) error {
+	if f := x.w.slow; f != nil {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
 	if f := x.w.onPublish; f != nil {
 		if err := f(); err != nil {
 			return err

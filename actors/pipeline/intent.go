@@ -386,7 +386,10 @@ func (c *intent) background(ctx context.Context) error {
 			hook.At("part.intent-committed")
 		}
 		if s.intent != nil {
-			if err := c.w.Publish(ctx, *s.intent); err != nil {
+			try, cancel := c.r.limited(ctx)
+			err := c.w.Publish(try, *s.intent)
+			cancel()
+			if err != nil {
 				c.lost.add(s.tally)
 				return err
 			}

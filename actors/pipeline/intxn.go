@@ -242,7 +242,9 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 		next := c.rec.held
 		next.Position, next.Verdicts = g.end, c.rec.verdictsLeft("")
 		next.Version++
-		err := g.txn.Commit(ctx, connectors.Swap{Key: c.r.Claim.Key, Expected: c.rec.held.Version, Record: next})
+		try, cancel := c.r.limited(ctx)
+		err := g.txn.Commit(try, connectors.Swap{Key: c.r.Claim.Key, Expected: c.rec.held.Version, Record: next})
+		cancel()
 		if err == nil {
 			c.rec.held = next
 			c.r.Stats.durable(g.tally)

@@ -115,6 +115,18 @@ func (c *after) attempt(ctx context.Context, b *message.Batch, s rowRange) error
 	return err
 }
 
+// limited is ctx for a transaction or a part, which are one attempt each.
+func (r *run) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	d := r.Sending.AttemptTimeout
+	if t := r.Sending.Timeout; t > 0 && (d == 0 || t < d) {
+		d = t
+	}
+	if d == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d)
+}
+
 // spent decides on messages that failed to the last attempt. With a retry and a
 // dlq they are dead letters; a connection error passes to the route all the same,
 // since the message has no part in it.

@@ -259,3 +259,62 @@ func TestABufferHoldsNothingLongerThanItsDelay(t *testing.T) {
 		}
 	})
 }
+
+// Gathering must not starve the reader, whatever the buffer was told to hold.
+func TestABufferLargerThanTheMemoryDoesNotStandStill(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		l := w.claim(plain)
+		budget := message.NewBudget(256 << 10)
+		l.cfg.Claim.Budget = budget.Share()
+		defer l.cfg.Claim.Budget.Close()
+		pool := message.NewPool(l.cfg.Claim.Budget, 64<<10)
+		l.cfg.Sending.Buffer = &connectors.Buffer{Messages: 1_000_000, Delay: time.Hour}
+		l.cfg.Writer = &moody{plainWriter: plainWriter{w}, say: func(context.Context, string) error { return nil }}
+		s := &script{}
+		for n := range int64(50) {
+			s.steps = append(s.steps, func(ctx context.Context) (*message.Batch, error) {
+				b, err := pool.Get(ctx)
+				if err != nil {
+					return nil, err
+				}
+				b.Append([]byte(strings.Repeat("x", 60<<10)), n, n+1)
+				b.From, b.End, b.Positions, b.Read = pos(n), pos(n+1), positioner{}, 1
+				return b, nil
+			})
+		}
+		began := time.Now()
+		if _, err := l.run(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("took %v", took)
+		}
+		w.at(50)
+	})
+}
+
+func TestATransactionOrAPartThatTakesTooLongEndsTheRunAndIsTriedAgain(t *testing.T) {
+	for _, kind := range []string{tx, part} {
+		bubbleOf(t, func(t *testing.T, w *world) {
+			l := w.claim(kind)
+			l.cfg.Sending.AttemptTimeout = time.Second
+			slow := true
+			w.slow = func(ctx context.Context) error {
+				if slow {
+					slow = false
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			}
+			if _, err := l.run(t.Context(), reads(0, 20, 20)); connectors.Classify(err) != connectors.ClassRetryable {
+				t.Fatal(err)
+			}
+			l = w.claim(kind)
+			if _, err := l.run(t.Context(), reads(l.from(), 20, 20)); err != nil {
+				t.Fatal(err)
+			}
+			w.once(20)
+		})
+	}
+}
