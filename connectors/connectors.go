@@ -228,6 +228,19 @@ type Txn interface {
 	Discard()
 }
 
+// LetterTxn is a Txn whose dlq is in the same system (SinkCapabilities.System), so
+// that dead letters are part of the transaction: each is there once, with the
+// position over its record.
+type LetterTxn interface {
+	Txn
+	// TakesLetters reports whether that is so for this route.
+	TakesLetters() bool
+	// AddLetters encodes messages [i, j) of b as letters, in the form in which the
+	// endpoint of a dlq gets them (LegDeadLetters). Commit writes them with the
+	// rows; an error of theirs, here or there, is never a *RowsError.
+	AddLetters(b *message.Batch, i, j int) error
+}
+
 // PartWriter makes immutable parts (T2, docs/protocol.md, parts). The committer decides where
 // a part ends; the writer spools, names and publishes. Stage and Seal are called
 // by one goroutine, Publish, Exists and Discard by another.

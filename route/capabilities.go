@@ -54,6 +54,9 @@ type SinkCapabilities struct {
 	// Append: a T2 sink that is told where it ended by the checkpoint record, and
 	// cuts what was written behind that: a repeat replaces what it repeats.
 	Append bool
+	// System names the system that a transaction spans, "" if there is none: a dlq
+	// in the same one is written in the transactions of the output.
+	System string
 	// LettersOnce: as the endpoint of a dlq it absorbs a letter that is written
 	// again, by its id.
 	LettersOnce bool

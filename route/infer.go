@@ -130,6 +130,11 @@ func Infer(spec *Spec, types Types) Inference {
 func (in *Inference) deadLetters(output judge, sink SinkCapabilities) {
 	j := judge{spec: output.spec, guarantee: ExactlyOnce, source: output.source, sink: sink}
 	j.position()
+	if sink.System != "" && sink.System == output.sink.System {
+		j.say("Are letters, rows, position and fence one transaction?", "yes", "the dlq is in the system of the output")
+		in.addLetters(j)
+		return
+	}
 	j.say("Is a letter durable before the position moves over its record?", "yes", "")
 	j.say("Is a record that was dead-lettered kept out of the output afterwards?", "yes", "the decision stands in the record before it is carried out")
 	switch {
@@ -142,6 +147,10 @@ func (in *Inference) deadLetters(output judge, sink SinkCapabilities) {
 		j.say("Does the dlq absorb a letter that is written again?", "no", "it stands there twice then, with the same id (metadata mqb.id)")
 		j.limit(AtLeastOnce, "a dlq that knows a letter by its id, such as a table with a unique column id")
 	}
+	in.addLetters(j)
+}
+
+func (in *Inference) addLetters(j judge) {
 	leg := j.leg("dlq")
 	in.Legs = append(in.Legs, leg)
 	if leg.Guarantee.Compare(in.Guarantee) < 0 {

@@ -32,6 +32,8 @@ var (
 		"memory": {Tier: route.TierNone, Locality: route.EveryNode, Why: "memory ends with its process"},
 		"append": {Tier: route.TierDeterministic, Append: true, Durable: true, Locality: route.NodeLocal, Why: "cut to its recorded length"},
 		"table":  {Tier: route.TierTransactional, LettersOnce: true, Durable: true, Locality: route.Shared, Why: "one transaction"},
+		"inone":  {Tier: route.TierTransactional, System: "postgres://h/one", Durable: true, Locality: route.Shared, Why: "one transaction"},
+		"intwo":  {Tier: route.TierTransactional, System: "postgres://h/two", Durable: true, Locality: route.Shared, Why: "one transaction"},
 		"null":   {Tier: route.TierNone, Discards: true, Locality: route.Shared},
 	}
 	inferStages = map[string]route.MiddlewareCapabilities{
@@ -196,6 +198,18 @@ func TestADLQThatForgetsLowersTheRouteAndSaysSo(t *testing.T) {
 		}
 		if want == route.AtLeastOnce && !strings.Contains(in.Raise, "knows a letter by its id") {
 			t.Errorf("%s: raise %q", to, in.Raise)
+		}
+	}
+}
+
+// In the system of the output a letter is part of the transaction.
+func TestADLQInTheSystemOfTheOutputIsExactlyOnce(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]route.Guarantee{"inone": route.ExactlyOnce, "intwo": route.AtLeastOnce} {
+		s := inferSpec("kafka inone on_error=dlq")
+		s.Output.Middlewares = []route.Middleware{{Type: "map", Config: letters{route.Endpoint{Type: to}}}}
+		if in := route.Infer(s, inferTypes{}); in.Guarantee != want {
+			t.Errorf("%s: %s\n%s", to, in.Guarantee, strings.Join(in.Lines(), "\n"))
 		}
 	}
 }

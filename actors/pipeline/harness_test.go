@@ -45,6 +45,7 @@ type world struct {
 	onPublish, onCommit, onWrite, onSeal func() error
 	slow                                 func(context.Context) error // a commit or a publish
 	refuse                               map[string]bool             // payloads that the sink refuses
+	enclosed                             *[]string                   // the dlq of the T1 sink's own system, if it has one
 }
 
 func newWorld(t testing.TB) *world {
@@ -139,8 +140,19 @@ func (x txWriter) Begin() connectors.Txn { return &txn{w: x.w} }
 func (x txWriter) Close() error          { return nil }
 
 type txn struct {
-	w    *world
-	rows []string
+	w       *world
+	rows    []string
+	letters []string
+}
+
+// TakesLetters and AddLetters: a dlq in the same system.
+func (x *txn) TakesLetters() bool { return x.w.enclosed != nil }
+
+func (x *txn) AddLetters(b *message.Batch, i, j int) error {
+	for ; i < j; i++ {
+		x.letters = append(x.letters, string(b.Payload(i)))
+	}
+	return nil
 }
 
 func (x *txn) Add(b *message.Batch, i, j int) error {
@@ -186,6 +198,9 @@ func (x *txn) Commit(ctx context.Context, s connectors.Swap) error {
 	if now := x.w.record(); err == nil || now.Run == s.Record.Run && now.Version == s.Record.Version {
 		x.w.mu.Lock()
 		x.w.rows = append(x.w.rows, x.rows...) // also when the reply was lost
+		if x.w.enclosed != nil {
+			*x.w.enclosed = append(*x.w.enclosed, x.letters...)
+		}
 		x.w.mu.Unlock()
 		return err
 	}

@@ -235,7 +235,13 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 			c.lost.add(g.tally)
 			return err
 		}
-		if err := c.rec.carryOut(ctx, &g.letters); err != nil {
+		var err error
+		if t, ok := g.txn.(connectors.LetterTxn); ok && t.TakesLetters() {
+			err = c.rec.enclose(t, &g.letters)
+		} else {
+			err = c.rec.carryOut(ctx, &g.letters)
+		}
+		if err != nil {
 			c.lost.add(g.tally)
 			return err
 		}
@@ -243,7 +249,7 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 		next.Position, next.Verdicts = g.end, c.rec.verdictsLeft("")
 		next.Version++
 		try, cancel := c.r.limited(ctx)
-		err := g.txn.Commit(try, connectors.Swap{Key: c.r.Claim.Key, Expected: c.rec.held.Version, Record: next})
+		err = g.txn.Commit(try, connectors.Swap{Key: c.r.Claim.Key, Expected: c.rec.held.Version, Record: next})
 		cancel()
 		if err == nil {
 			c.rec.held = next

@@ -87,14 +87,11 @@ func (r *run) letterOf(b *message.Batch, i int, err error, verdict bool) letter 
 	return l
 }
 
-// write returns when the letters are durable, as far as their endpoint makes them.
-func (d *DeadLetters) write(ctx context.Context, claim *connectors.Claim, letters []letter) error {
-	if d.writer == nil {
-		w, err := d.Open(ctx)
-		if err != nil {
-			return fmt.Errorf("open dlq: %w", err)
-		}
-		d.writer, d.batch = w, message.NewBatch()
+// fill makes the messages of letters, as their endpoint gets them. The batch is
+// d's, and valid until the next call.
+func (d *DeadLetters) fill(claim *connectors.Claim, letters []letter) *message.Batch {
+	if d.batch == nil {
+		d.batch = message.NewBatch()
 	}
 	b := d.batch
 	b.Clear()
@@ -112,14 +109,32 @@ func (d *DeadLetters) write(ctx context.Context, claim *connectors.Claim, letter
 		b.PutMeta(at, metaLetterOrdinal, strconv.AppendInt(nil, l.ordinal, 10))
 		b.PutMeta(at, metaLetterPlace, []byte(l.place))
 	}
-	if err := d.writer.Write(ctx, b, 0, b.Len()); err != nil {
-		if class := connectors.Classify(err); class == connectors.ClassData {
-			// Nowhere to put them: the run must not go on over them.
-			return connectors.Permanent(fmt.Errorf("dlq refuses a dead letter: %w", err), "mend the endpoint of the dlq; the records stay unread until then")
+	return b
+}
+
+// write returns when the letters are durable, as far as their endpoint makes them.
+func (d *DeadLetters) write(ctx context.Context, claim *connectors.Claim, letters []letter) error {
+	if d.writer == nil {
+		w, err := d.Open(ctx)
+		if err != nil {
+			return fmt.Errorf("open dlq: %w", err)
 		}
-		return fmt.Errorf("write to dlq: %w", err)
+		d.writer = w
+	}
+	b := d.fill(claim, letters)
+	if err := d.writer.Write(ctx, b, 0, b.Len()); err != nil {
+		return dlqError(err)
 	}
 	return nil
+}
+
+// dlqError: a letter that is refused has nowhere to go, and the run must not go on
+// over its record.
+func dlqError(err error) error {
+	if connectors.Classify(err) == connectors.ClassData {
+		return connectors.Permanent(fmt.Errorf("dlq refuses a dead letter: %w", err), "mend the endpoint of the dlq; the records stay unread until then")
+	}
+	return fmt.Errorf("write to dlq: %w", err)
 }
 
 func (d *DeadLetters) close() {
@@ -181,9 +196,24 @@ func (c *record) carryOut(ctx context.Context, p *pending) error {
 	for _, l := range p.letters {
 		delete(c.verdicts, l.ordinal)
 	}
-	n := len(p.letters)
 	*p = pending{}
-	c.r.Claim.Log.Debug("dead letters written", "letters", n)
+	return nil
+}
+
+// enclose puts letters into the transaction of their rows, where the dlq is in the
+// same system: they become durable with the position, and need no verdict.
+func (c *record) enclose(txn connectors.LetterTxn, p *pending) error {
+	if len(p.letters) == 0 {
+		return nil
+	}
+	b := c.r.DeadLetters.fill(&c.r.Claim, p.letters)
+	if err := txn.AddLetters(b, 0, b.Len()); err != nil {
+		return dlqError(err)
+	}
+	for _, l := range p.letters {
+		delete(c.verdicts, l.ordinal)
+	}
+	*p = pending{}
 	return nil
 }
 

@@ -237,3 +237,36 @@ func TestVerdictsWithoutADLQStopThePartition(t *testing.T) {
 		}
 	})
 }
+
+// Letters and position are one: a run that dies before the commit leaves neither.
+func TestLettersInTheTransactionAreThereOnceWithThePosition(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var dead []string
+		w.enclosed = &dead
+		w.refuse = map[string]bool{"3": true, "17": true, "25": true}
+		gone := connectors.Connection(errors.New("gone"))
+		fail := 2
+		w.onCommit = func() error {
+			if fail--; fail == 0 {
+				return gone
+			}
+			return nil
+		}
+		for i := range 2 {
+			l := w.claim(tx)
+			l.dlq(&box{fail: func() error { t.Error("written apart"); return nil }})
+			c, err := l.run(t.Context(), reads(l.from(), 30, 10))
+			if i == 0 && !errors.Is(err, gone) || i == 1 && err != nil {
+				t.Fatal(err)
+			}
+			if i == 1 {
+				want(t, c, lease.Counters{Read: 30, Written: 27, DeadLettered: 3})
+			}
+		}
+		w.once(30, 3, 17, 25)
+		if !slices.Equal(dead, []string{"3", "17", "25"}) {
+			t.Errorf("dead letters %v", dead)
+		}
+		w.at(30)
+	})
+}
