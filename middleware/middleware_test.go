@@ -19,10 +19,19 @@ import (
 
 // build decodes a route with the given input middleware and makes it, the way a
 // node does.
-func build(t *testing.T, text, onError string) connectors.Middleware {
+func build(t testing.TB, text, onError string) connectors.Middleware {
+	t.Helper()
+	return buildOn(t, "input", text, onError)
+}
+
+func buildOn(t testing.TB, side, text, onError string) connectors.Middleware {
 	t.Helper()
 	registry := connectors.NewRegistry([]connectors.Type{static.Type(), null.Type()}, middleware.Types())
-	spec, err := route.DecodeRoute("r", fmt.Sprintf("input:\n  static: x\n  middlewares:\n    - %s\non_error: %s\n", text, onError), registry)
+	yaml := "input:\n  static: x\n  middlewares:\n    - %s\non_error: %s\n"
+	if side == "output" {
+		yaml = "input: {static: x}\noutput:\n  \"null\": {}\n  middlewares:\n    - %s\non_error: %s\n"
+	}
+	spec, err := route.DecodeRoute("r", fmt.Sprintf(yaml, text, onError), registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +127,9 @@ func TestMiddlewaresRefuseAtLoad(t *testing.T) {
 		{"input", `limiter: {}`, "messages_per_second: is required"},
 		{"input", `limiter: {messages_per_second: 0}`, "at least"},
 		{"input", `limiter: {messages_per_secnd: 5}`, `did you mean "messages_per_second"?`},
+		{"input", `delay: {}`, "delay_ms: is required"},
+		{"input", `delay: {delay_ms: 0}`, "at least"},
+		{"input", `delay: {delay: 5}`, "unknown key (known keys: delay_ms)"},
 		{"output", `lookup: {}`, "not supported yet"},
 	} {
 		if got := refused(t, c.side, c.text); !strings.Contains(got, c.want) {
@@ -205,6 +217,45 @@ func TestLimiterPacesByMessages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Regression: a delay counts messages, not batches, and time that the source was
+// empty is not made up for.
+func TestDelayPacesByMessages(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ batches, size int }{{1, 100}, {100, 1}, {10, 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := build(t, "delay: {delay_ms: 100}", "stop")
+			time.Sleep(time.Hour)
+			start := time.Now()
+			for range c.batches {
+				if err := m.Process(t.Context(), batch(make([]string, c.size)...)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond) // what stands behind it takes its time, too
+			}
+			if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+20*time.Millisecond {
+				t.Errorf("%d × %d took %v", c.batches, c.size, took)
+			}
+			if err := m.Process(t.Context(), batch()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestDelayHeedsItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := build(t, "delay: {delay_ms: 1000}", "stop")
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		err := m.Process(ctx, batch(make([]string, 1000)...))
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 50*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
 }
 
 func TestLimiterHeedsItsContext(t *testing.T) {
