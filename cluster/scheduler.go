@@ -57,6 +57,7 @@ type scheduler struct {
 	stat    *statuses
 
 	mu      sync.Mutex
+	tookUp  time.Time // when this leadership began
 	said    report
 	changed chan struct{} // closed and replaced when said changed
 }
@@ -149,7 +150,7 @@ func (s *scheduler) step(ctx context.Context) (wake time.Time) {
 		s.follow()
 		return s.tenure.next(now)
 	}
-	s.takeUp()
+	s.takeUp(now)
 	s.tables.update()
 	if behind := s.behind(now); !behind.IsZero() {
 		return behind
@@ -194,10 +195,11 @@ func (s *scheduler) othersServe() bool {
 }
 
 // takeUp begins what only the leader does.
-func (s *scheduler) takeUp() {
+func (s *scheduler) takeUp(now time.Time) {
 	if s.lead != nil {
 		return
 	}
+	s.tookUp = now
 	s.lead, s.unlead = context.WithCancel(context.Background())
 	s.stat = newStatuses(s.cfg.Coordinator, s.keys, s.log)
 	lead, stat := s.lead, s.stat
@@ -219,8 +221,15 @@ func (s *scheduler) follow() {
 }
 
 // behind returns until when to wait for the mirrors to show our last writes: a
-// plan on older assignments would move partitions that already moved.
+// plan on older assignments would move partitions that already moved, and one
+// without this node, whose key was written before it could lead, would take away
+// what it has begun to run.
 func (s *scheduler) behind(now time.Time) time.Time {
+	if here, ok := s.tables.nodes.rows[s.cfg.Name]; !ok || here.Lease != s.session.Lease() {
+		if until := s.tookUp.Add(mirrorWait); now.Before(until) {
+			return until
+		}
+	}
 	if s.tables.assignments.rev >= s.wroteAssignments && s.tables.partitions.rev >= s.wrotePartitions {
 		return time.Time{}
 	}
