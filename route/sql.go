@@ -17,13 +17,17 @@ type SQL struct {
 	Tokens   []Token
 }
 
-// Text is the query with $1, $2, … in place of the tokens.
+// Text is the query with $1, $2, … in place of the tokens. A digit right behind a
+// token stays apart from the parameter's number.
 func (q *SQL) Text() string {
 	var b strings.Builder
 	for i, s := range q.Segments {
 		if i > 0 {
 			b.WriteByte('$')
 			b.WriteString(strconv.Itoa(i))
+			if s != "" && s[0] >= '0' && s[0] <= '9' {
+				b.WriteByte(' ')
+			}
 		}
 		b.WriteString(s)
 	}

@@ -165,6 +165,7 @@ func TestParseSQL(t *testing.T) {
 		"SELECT '\\', ${payload:d}":                                           "SELECT '\\', $1",
 		"/* ${payload:a} /* nested */ ${payload:b} */ SELECT ${payload:d}":    "/* ${payload:a} /* nested */ ${payload:b} */ SELECT $1",
 		"SELECT $$ ${payload:a} $$, $x$ $$ ${payload:a} $x$, ${payload:d}":    "SELECT $$ ${payload:a} $$, $x$ $$ ${payload:a} $x$, $1",
+		"SELECT ${payload:a}0, ${payload:b}x":                                 "SELECT $1 0, $2x",
 		"SELECT a$1 FROM t WHERE x=${payload:d}":                              "SELECT a$1 FROM t WHERE x=$1",
 	} {
 		q, err := route.ParseSQL(query)

@@ -23,6 +23,8 @@ func BenchmarkCommit(b *testing.B) {
 		{"insert", ordersTable, sqlx.Config{InsertQuery: ordersQuery}},
 		{"insert do nothing", ordersTable + "; ALTER TABLE t ADD PRIMARY KEY (id)", sqlx.Config{InsertQuery: ordersQuery + " ON CONFLICT DO NOTHING"}},
 		{"upsert", ordersTable + "; ALTER TABLE t ADD PRIMARY KEY (id)", sqlx.Config{InsertQuery: ordersQuery + " ON CONFLICT (id) DO UPDATE SET amount = excluded.amount"}},
+		{"columns", ordersTable, sqlx.Config{Table: "t", Columns: "auto"}},
+		{"columns with a key", ordersTable + "; ALTER TABLE t ADD PRIMARY KEY (id)", sqlx.Config{Table: "t", Columns: "auto", Key: []string{"id"}}},
 		{"payload", "CREATE TABLE t (id bigserial PRIMARY KEY, payload bytea)", sqlx.Config{Table: "t"}},
 	} {
 		b.Run(way.name, func(b *testing.B) {

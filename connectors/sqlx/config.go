@@ -3,6 +3,7 @@
 package sqlx
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -74,7 +75,11 @@ func (c *Config) Validate(side route.Side) []error {
 	var errs []error
 	switch scheme, _, _ := strings.Cut(c.URL, ":"); scheme {
 	case "postgres", "postgresql":
-		if _, err := dial.Parse(c.URL, dial.Options{}); err != nil {
+		var opt dial.Options
+		if c.TLS.Given() {
+			opt.TLS = &tls.Config{} // the files are read on the node that runs the route
+		}
+		if _, err := dial.Parse(c.URL, opt); err != nil {
 			errs = append(errs, &route.ConfigError{Field: "url", Msg: err.Error()})
 		}
 	case "mysql", "mariadb", "sqlite":

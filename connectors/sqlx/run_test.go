@@ -25,6 +25,10 @@ type run struct {
 const recordKey = "c/uid/1/p/out"
 
 func openRun(ctx context.Context, sink connectors.Sink, epoch uint64) (*run, error) {
+	return openRunLogged(ctx, sink, epoch, slog.New(slog.DiscardHandler))
+}
+
+func openRunLogged(ctx context.Context, sink connectors.Sink, epoch uint64, log *slog.Logger) (*run, error) {
 	prepared, err := sink.Prepare(ctx, connectors.Partition{ID: "p"})
 	if err != nil {
 		return nil, err
@@ -44,7 +48,7 @@ func openRun(ctx context.Context, sink connectors.Sink, epoch uint64) (*run, err
 	}
 	w, err := prepared.Open(ctx, connectors.Claim{
 		Route: "r", RouteUID: "uid", Partition: connectors.Partition{ID: "p"}, Epoch: epoch, Key: recordKey, Record: r.held,
-		Spec: &route.Spec{Name: "r"}, Gate: func() error { return r.gate() }, Log: slog.New(slog.DiscardHandler),
+		Spec: &route.Spec{Name: "r"}, Gate: func() error { return r.gate() }, Log: log,
 	})
 	if err != nil {
 		_ = prepared.Close()

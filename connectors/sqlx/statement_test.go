@@ -77,6 +77,7 @@ func TestValidateSaysWhatToDo(t *testing.T) {
 		"columns: does not go with":   {URL: "postgres://h/db", Table: "t", InsertQuery: good, Columns: "auto"},
 		"bulk_copy: does not go":      {URL: "postgres://h/db", Table: "t", Columns: "auto", Key: []string{"id"}, BulkCopy: true},
 		`key: "a" is no column`:       {URL: "postgres://h/db", Table: "t", Columns: "auto", Key: []string{"a", "a"}},
+		"keep one of them":            {URL: "postgres://h/db?sslmode=disable", Table: "t", TLS: tlsconfig.Config{Required: true}},
 		"tls.cert_file: missing":      {URL: "postgres://h/db", Table: "t", TLS: tlsconfig.Config{KeyFile: "k"}},
 		"postgres://u:xxxxx@h":        {URL: "postgres://u:secret@h/db?sslmode=sure", Table: "t"},
 	} {

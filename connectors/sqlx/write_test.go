@@ -87,7 +87,7 @@ func TestRepeatedKeyInOneTransactionIsUpsertedInOrder(t *testing.T) {
 
 // What a batch of statements repeats must survive casts and functions, and a
 // repeated key that the query itself absorbs.
-func TestExpressionsAndConflictClauseAreKept(t *testing.T) {
+func TestCastsFunctionsAndConflictClauseAroundTokensAreKept(t *testing.T) {
 	t.Parallel()
 	url := harness.Postgres(t).NewDatabase(t)
 	harness.PostgresExec(t, url, "CREATE TABLE t (id int PRIMARY KEY, at date, name text, tags text[], at_all timestamptz)")
@@ -102,7 +102,7 @@ func TestExpressionsAndConflictClauseAreKept(t *testing.T) {
 	}
 }
 
-func TestBytesGoIntoByteaUnchanged(t *testing.T) {
+func TestBytesGoIntoByteaUnchangedByAnyWay(t *testing.T) {
 	t.Parallel()
 	raw := "\x00\xff\\x41\\\t\n"
 	for name, cfg := range map[string]sqlx.Config{
