@@ -174,11 +174,9 @@ func splitMiddlewares(text string) (endpoint string, stages []string) {
 func (d *decoder) uriMiddleware(text string, line int) *node {
 	name, query, _ := strings.Cut(text, "?")
 	config := &node{line: line}
-	t, known := d.types.Middleware(name)
 	switch {
 	case query == "":
-	case known && reflect.TypeOf(t.NewConfig()).Elem().Kind() != reflect.Struct:
-		// A bare expression or template.
+	case d.takesText(name, query):
 		config.kind, config.text, config.replaced = scalarNode, d.uriValue(query, line), true
 	default:
 		config.kind = mappingNode
@@ -187,6 +185,33 @@ func (d *decoder) uriMiddleware(text string, line int) *node {
 		}
 	}
 	return &node{kind: mappingNode, line: line, entries: []entry{{key: name, line: line, value: config}}}
+}
+
+// takesText reports whether what follows a middleware's name is its bare expression
+// or template, and not a list of its keys.
+func (d *decoder) takesText(name, query string) bool {
+	t, known := d.types.Middleware(name)
+	if !known {
+		return false
+	}
+	config := t.NewConfig()
+	if _, ok := config.(scalarConfig); !ok {
+		return false
+	}
+	typ := reflect.TypeOf(config).Elem()
+	key, _, _ := strings.Cut(query, "=")
+	return typ.Kind() != reflect.Struct || !slices.Contains(keysOf(typ), key)
+}
+
+// keysOf lists the keys of a config, aliases too.
+func keysOf(t reflect.Type) (keys []string) {
+	for _, f := range fieldsOf(t) {
+		keys = append(keys, f.name)
+		if f.alias != "" {
+			keys = append(keys, f.alias)
+		}
+	}
+	return keys
 }
 
 func (d *decoder) uriEndpoint(text string, side Side, line int) (entry, bool) {
@@ -264,12 +289,7 @@ func (d *decoder) uriEndpoint(text string, side Side, line int) (entry, bool) {
 func (d *decoder) driverURL(config *node, t EndpointType, base, query string, line int) (ours string) {
 	var own []string
 	if typ := reflect.TypeOf(t.NewConfig()).Elem(); typ.Kind() == reflect.Struct {
-		for _, f := range fieldsOf(typ) {
-			own = append(own, f.name)
-			if f.alias != "" {
-				own = append(own, f.alias)
-			}
-		}
+		own = keysOf(typ)
 	}
 	var mine, theirs []string
 	for pair := range strings.SplitSeq(query, "&") {
