@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/test/harness"
 )
@@ -76,5 +77,39 @@ func TestDrainReadsEveryRecordThatWasThere(t *testing.T) {
 	wantOrder(t, readToEnd(t, openAt(t, s, 0, message.Position{})), 0, 3000)
 	if g := readToEnd(t, openAt(t, s, 1, message.Position{})); len(g.values) != 0 {
 		t.Fatalf("%d records in an empty partition", len(g.values))
+	}
+}
+
+// A broker that says nothing for a while has not said that there is nothing more.
+func TestADrainNeverTakesASilentBrokerForTheEnd(t *testing.T) {
+	t.Parallel()
+	b := harness.StartKafka(t, harness.KafkaOptions{})
+	topic := b.Topic(t, 1)
+	filler := make([]byte, 1000)
+	var records []*kgo.Record
+	for range 5000 { // more than two fetches bring
+		records = append(records, &kgo.Record{Topic: topic, Value: filler})
+	}
+	b.Produce(t, records...)
+	s := newTestSource(t, b, topic, drain)
+	r := openAt(t, s, 0, message.Position{})
+	n := read(t, r).Len()
+	b.Process().Freeze()
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*idleWait)
+		batch, err := r.Read(ctx)
+		cancel()
+		if err != nil {
+			if errors.Is(err, connectors.ErrEndOfInput) || n >= 5000 {
+				t.Fatalf("%d records, then %v", n, err)
+			}
+			break
+		}
+		n += batch.Len()
+		batch.Release()
+	}
+	b.Process().Thaw()
+	if n += len(readToEnd(t, r).values); n != 5000 {
+		t.Fatalf("%d records", n)
 	}
 }

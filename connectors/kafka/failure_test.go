@@ -31,6 +31,24 @@ func TestUnreachableBrokerIsAConnectionErrorSoon(t *testing.T) {
 	}
 }
 
+// A name that is wrong looks different from a network that is down, and is said at
+// once; the topic may still be created.
+func TestAnUnknownTopicIsNotTakenForANetworkThatIsDown(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	s := newTestSource(t, b, "nobody-made-this")
+	began := time.Now()
+	_, err := s.Partitions(t.Context())
+	for _, err := range []error{err, s.Check(t.Context())} {
+		if connectors.Classify(err) != connectors.ClassRetryable || !strings.Contains(err.Error(), "create the topic") {
+			t.Errorf("%v", err)
+		}
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("took %v", d)
+	}
+}
+
 func TestBrokerKilledAndStartedAgainWhileReading(t *testing.T) {
 	t.Parallel()
 	b := harness.StartKafka(t, harness.KafkaOptions{})

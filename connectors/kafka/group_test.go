@@ -44,6 +44,41 @@ func TestGroupOffsetsStartAndMirror(t *testing.T) {
 	}
 }
 
+// What came after a record that was not committed must not be committed for it: the
+// group's offset is the durable position, however far the reader is.
+func TestWhatFailedIsReadAgainAlthoughLaterRecordsWereRead(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 3000)
+	id := "g-" + topic
+	s := newTestSource(t, b, topic, group(id))
+	harness.Eventually(t, 60*time.Second, func() error { return s.Check(t.Context()) })
+	r := openAt(t, s, 0, message.Position{})
+	first := read(t, r)
+	durable := first.PositionAfter(499) // record 500 was refused
+	first.Release()
+	for n := 0; n < 1000; {
+		later := read(t, r)
+		n += later.Len()
+		later.Release()
+	}
+	if err := r.Settle(t.Context(), durable); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	all, err := b.Admin(t).FetchOffsets(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := all.Lookup(topic, 0); o.At != 500 {
+		t.Fatalf("group is at %d, want 500", o.At)
+	}
+	wantOrder(t, readN(t, openAt(t, s, 0, durable), 2500), 500, 2500)
+	// Whoever comes without our record goes on there, too.
+	wantOrder(t, readN(t, openAt(t, s, 0, message.Position{}), 2500), 500, 2500)
+}
+
 func TestGroupWithLiveMembersIsRefused(t *testing.T) {
 	t.Parallel()
 	b := harness.Kafka(t)

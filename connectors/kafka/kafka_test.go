@@ -232,7 +232,7 @@ func TestNewPartitionsAreFound(t *testing.T) {
 	wantOrder(t, readN(t, openAt(t, s, 4, message.Position{}), 3), 0, 3)
 }
 
-func TestHeadersKeysTombstonesAndFraming(t *testing.T) {
+func TestATombstoneIsAMessageLikeOthersAndHeadersAndKeysSurvive(t *testing.T) {
 	t.Parallel()
 	b := harness.Kafka(t)
 	topic := b.Topic(t, 1)
@@ -306,7 +306,8 @@ func TestRecordBeyondTheLimitIsRejectedAlone(t *testing.T) {
 	}
 }
 
-func TestStalledReaderHoldsABoundedAmount(t *testing.T) {
+// A slow pipeline finds the next fetch there already, and nothing beyond it.
+func TestASlowPipelineFindsTheNextFetchThereAndNoMore(t *testing.T) {
 	t.Parallel()
 	b := harness.Kafka(t)
 	topic := b.Topic(t, 1)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"software.sslmate.com/src/go-pkcs12"
 
 	"github.com/mqbridge/mqb/connectors"
@@ -26,10 +27,17 @@ const secret = "hunter2-a9f3"
 func TestTLSAndLogin(t *testing.T) {
 	t.Parallel()
 	a := harness.NewAuthority(t)
-	b := harness.StartKafka(t, harness.KafkaOptions{TLS: a.Issue(t, "broker"), Users: map[string]string{"alice": secret}})
+	b := harness.StartKafka(t, harness.KafkaOptions{
+		TLS: a.Issue(t, "broker"), Users: map[string]string{"alice": secret, "carol": secret},
+		Properties: map[string]string{
+			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+			"super.users":           "User:ANONYMOUS;User:alice;User:bob;User:CN=client",
+		},
+	})
 	b.ScramUser(t, "bob", secret)
 	t.Run("FromSinkToSource", func(t *testing.T) { testTLSAndLogins(t, b, a) })
 	t.Run("AWrongOneIsPermanentAndSaysNoPassword", func(t *testing.T) { testWrongLogins(t, b, a) })
+	t.Run("AUserWithoutTheRightIsTold", func(t *testing.T) { testRights(t, b, a) })
 	t.Run("TheWrongListenerIsNamedAsSuch", func(t *testing.T) { testWrongListener(t, b, a) })
 }
 
@@ -251,6 +259,44 @@ func testWrongListener(t *testing.T, b *harness.KafkaBroker, a *harness.Authorit
 		err := through(t, c.addr, "t", &log, c.set)
 		if err == nil || !strings.Contains(err.Error(), c.hint) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func testRights(t *testing.T, b *harness.KafkaBroker, a *harness.Authority) {
+	adm := b.Admin(t)
+	allow := func(topic string, ops ...kadm.ACLOperation) {
+		t.Helper()
+		r, err := adm.CreateACLs(t.Context(), kadm.NewACLs().Topics(topic).Allow("User:carol").AllowHosts("*").Operations(ops...).ResourcePatternType(kadm.ACLPatternLiteral))
+		if err == nil {
+			err = r[0].Err
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(topic string) error {
+		w, err := openSink(t, newTestSink(t, b.SASLSSL, topic, func(c *Config, _ *route.Spec) {
+			c.Username, c.Password, c.TLS.CAFile = "carol", secret, a.CA
+		}))
+		if err == nil {
+			err = w.Write(t.Context(), payloads("a"), 0, 1)
+		}
+		if strings.Contains(fmt.Sprint(err), secret) {
+			t.Errorf("the password is in %v", err)
+		}
+		return err
+	}
+	b.CreateTopic(t, "hers", 1)
+	b.CreateTopic(t, "to-look-at", 1)
+	allow("hers", kadm.OpDescribe, kadm.OpWrite)
+	allow("to-look-at", kadm.OpDescribe)
+	allow("to-create", kadm.OpDescribe, kadm.OpWrite)
+	// Her rights reach the broker a moment later.
+	harness.Eventually(t, 20*time.Second, func() error { return write("hers") })
+	for topic, hint := range map[string]string{"foreign": "right", "to-look-at": "right", "to-create": "create the topic, or let the user create topics"} {
+		if err := write(topic); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%s: %s: %v", topic, connectors.Classify(err), err)
 		}
 	}
 }

@@ -414,6 +414,36 @@ func TestBrokerThatIsGoneIsAConnectionErrorAndNotTheMessagesFault(t *testing.T) 
 	}
 }
 
+// The brokers answer and do not take it: that is for the route to decide, soon, and
+// no message is to blame.
+func TestATopicDeletedUnderTheWriterBlamesNoMessageAndTheNextRunMakesItAnew(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 2)
+	s := newTestSink(t, b.Addr, topic, produce("delivery.timeout.ms", "2000"))
+	w := mustOpenSink(t, s)
+	in := payloads("a", "b", "c", "d", "e", "f")
+	if err := w.Write(t.Context(), in, 0, in.Len()); err != nil {
+		t.Fatal(err)
+	}
+	b.DeleteTopic(t, topic)
+	began := time.Now()
+	err := w.Write(t.Context(), in, 0, in.Len())
+	var rows *connectors.RowsError
+	if c := connectors.Classify(err); c != connectors.ClassRetryable && c != connectors.ClassConnection || errors.As(err, &rows) {
+		t.Fatalf("%s: %v", c, err)
+	}
+	if d := time.Since(began); d > 15*time.Second {
+		t.Errorf("took %v", d)
+	}
+	if err := mustOpenSink(t, s).Write(t.Context(), in, 0, in.Len()); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(consume(t, b, topic)); len(got) != 6 {
+		t.Fatalf("%q", got)
+	}
+}
+
 func TestWithAcksOtherThanAllAnOutputIsNotDurable(t *testing.T) {
 	for acks, durable := range map[string]bool{"": true, "all": true, "-1": true, "1": false, "0": false} {
 		c := &Config{URL: "a", Topic: "t"}

@@ -1,0 +1,148 @@
+package kafka
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/static"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/route"
+	"github.com/mqbridge/mqb/test/harness"
+)
+
+func TestOptionsThatAreUnknownOrContradictThemselvesAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		side    route.Side
+		options [][2]string
+		want    string
+	}{
+		{route.Output, [][2]string{{"lingerms", "5"}}, "linger.ms"},
+		{route.Output, [][2]string{{"group.id", "g"}}, "unknown option"},
+		{route.Output, [][2]string{{"acks", "2"}}, "all, 1 or 0"},
+		{route.Output, [][2]string{{"acks", "all"}, {"acks", "1"}}, "twice"},
+		{route.Output, [][2]string{{"acks", "1"}, {"enable.idempotence", "true"}}, "acks: all"},
+		{route.Output, [][2]string{{"max.in.flight", "6"}}, "at most 5"},
+		{route.Output, [][2]string{{"compression.type", "brotli"}}, "zstd"},
+		{route.Output, [][2]string{{"message.max.bytes", secret}}, "message.max.bytes"},
+		{route.Output, [][2]string{{"delivery.timeout.ms", "0"}}, "at least 1"},
+		{route.Output, [][2]string{{"retries", "-1"}}, "negative"},
+		{route.Input, [][2]string{{"acks", "all"}}, "unknown option"},
+		{route.Input, [][2]string{{"enable.auto.commit", "true"}}, "must be false"},
+		{route.Input, [][2]string{{"auto.offset.reset", "none"}}, "earliest or latest"},
+		{route.Input, [][2]string{{"isolation.level", "none"}}, "read_committed"},
+	} {
+		cfg := &Config{URL: "a:1", Topic: "t"}
+		if c.side == route.Output {
+			cfg.ProducerOptions = c.options
+		} else {
+			cfg.ConsumerOptions = c.options
+		}
+		errs := cfg.Validate(c.side)
+		if said := fmt.Sprint(errs); len(errs) != 1 || !strings.Contains(said, c.want) || strings.Contains(said, secret) {
+			t.Errorf("%v: %v, want %q", c.options, errs, c.want)
+		}
+	}
+	for side, cfg := range map[route.Side]*Config{
+		route.Input:  {URL: "a:1", Topic: "t", PartitionKey: "k", DelayedAck: true, ProducerOptions: [][2]string{{"acks", "all"}}},
+		route.Output: {URL: "a:1", Topic: "t", GroupID: "g", SourceMetadata: true, ConsumerOptions: [][2]string{{"isolation.level", "read_committed"}}},
+	} {
+		if errs := cfg.Validate(side); len(errs) != 3 {
+			t.Errorf("%s: keys of the other side: %v", side, errs)
+		}
+	}
+}
+
+func TestOptionsThatMeanNothingHereAreSaidInTheLog(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	s := newTestSink(t, b.Addr, b.Topic(t, 1), produce("linger.ms", "50", "compression.type", "zstd", "compression.level", "3", "enable.idempotence", "true",
+		"retries", "10", "request.timeout.ms", "5000", "partitioner", "consistent"))
+	var log bytes.Buffer
+	claim := sinkClaim()
+	claim.Log = slog.New(slog.NewTextHandler(&log, nil))
+	p, err := s.Prepare(t.Context(), connectors.Partition{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.Open(t.Context(), claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.(connectors.PlainWriter).Write(t.Context(), payloads("a"), 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	if s := log.String(); !strings.Contains(s, "linger.ms") || strings.Contains(s, "compression") {
+		t.Errorf("%s", s)
+	}
+}
+
+func TestWhereAFirstStartBeginsCanBeSaid(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 3)
+	reset := func(value string) option {
+		return func(c *Config, _ *route.Spec) { c.ConsumerOptions = [][2]string{{"auto.offset.reset", value}} }
+	}
+	for _, c := range []struct {
+		opts []option
+		want int64
+	}{
+		{[]option{reset("earliest")}, 0},
+		{[]option{reset("latest"), group("g-" + topic)}, 3},
+		{[]option{group("g-" + topic)}, 0},
+		{nil, 3},
+	} {
+		s := newTestSource(t, b, topic, c.opts...)
+		// The first question about a group makes a new broker create a topic.
+		harness.Eventually(t, 60*time.Second, func() error { return s.Check(t.Context()) })
+		claim := s.testClaim(t, 0, message.Position{})
+		claim.Late = false
+		if got := openClaim(t, s, claim).next; got != c.want {
+			t.Errorf("begins at %d, want %d", got, c.want)
+		}
+	}
+}
+
+// What a person sees of a route never holds the password, wherever it was written.
+func TestPasswordsOfARouteAreMasked(t *testing.T) {
+	t.Parallel()
+	types := connectors.NewRegistry([]connectors.Type{Type(), static.Type()}, nil)
+	text := `
+input:
+  static: x
+output:
+  kafka:
+    url: a:1
+    topic: t
+    username: u
+    password: ` + secret + `
+    tls: {cert_file: a.p12, cert_password: ` + secret + `}
+`
+	options := `
+input:
+  static: x
+output:
+  kafka: {url: "a:1", topic: t, producer_options: [["security.protocol", "sasl_ssl"], ["sasl.username", "u"], ["sasl.password", "` + secret + `"], ["ssl.keystore.location", "a.p12"], ["ssl.keystore.password", "` + secret + `"]]}
+`
+	for _, text := range []string{text, options} {
+		f, err := route.Decode("orders.yaml", []byte(text), types, route.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shown := f.Routes[0].Masked(); strings.Contains(shown, secret) || !strings.Contains(shown, "***") {
+			t.Errorf("%s", shown)
+		}
+	}
+	_, err := route.Decode("orders.yaml", []byte(strings.Replace(text, "password: "+secret, "password: ["+secret+"]", 1)), types, route.Options{})
+	if err == nil || strings.Contains(err.Error(), secret) {
+		t.Errorf("%v", err)
+	}
+}
