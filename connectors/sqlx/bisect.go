@@ -8,6 +8,8 @@ import (
 	dial "github.com/mqbridge/mqb/dial/postgres"
 )
 
+const savepoint = "SAVEPOINT mqb"
+
 // refused handles an error of the rows: the transaction is rolled back whole, and
 // if the server refused a row for its content the bad ones are looked for.
 func (w *writer) refused(ctx context.Context, t *txn, swap *connectors.Swap, op string, err error) error {
@@ -48,7 +50,7 @@ func (w *writer) bisect(ctx context.Context, t *txn, deferred bool) (bad []conne
 	}()
 	var search func(i, j int) error
 	search = func(i, j int) error {
-		err := w.sendRows(ctx, t, i, j, "SAVEPOINT mqb")
+		err := w.sendRows(ctx, t, i, j, savepoint)
 		if err == nil {
 			_, err = w.pg.Exec(ctx, "RELEASE mqb").ReadAll()
 			return err

@@ -53,16 +53,29 @@ func Type() connectors.Type {
 		EndpointType: route.EndpointType{
 			Name:      "sqlx",
 			NewConfig: func() any { return &Config{} },
-			Sink:      func(any) route.SinkCapabilities { return capabilities },
+			Sink:      func(config any) route.SinkCapabilities { return config.(*Config).capabilities() },
 			Reserved:  reserved,
 		},
 		NewSink: newSink,
 	}
 }
 
-var capabilities = route.SinkCapabilities{
-	Tier: route.TierTransactional, Durable: true, Locality: route.Shared,
-	Why: "rows, position and fence are one PostgreSQL transaction with synchronous_commit on",
+func (c *Config) capabilities() route.SinkCapabilities {
+	return route.SinkCapabilities{
+		Tier: route.TierTransactional, Durable: true, Locality: route.Shared, System: c.system(),
+		// Their table must have a unique id, or rows are found by a key of the user's.
+		LettersOnce: c.InsertQuery == "" && (c.Columns == "" || c.Key != nil),
+		Why:         "rows, position and fence are one PostgreSQL transaction with synchronous_commit on",
+	}
+}
+
+// system names the database and who we are in it; "" if the URL cannot be used.
+func (c *Config) system() string {
+	d, err := dial.Parse(c.URL, dial.Options{})
+	if err != nil {
+		return ""
+	}
+	return "postgres://" + d.User() + "@" + d.Address()
 }
 
 var errNoSource = errors.New("sqlx as an input is not supported yet")

@@ -73,7 +73,7 @@ func (w *writer) createTable(ctx context.Context, t *txn) (*target, error) {
 		return nil, w.failed(op, connectors.Permanent(err, "create the table yourself, or correct the route"))
 	}
 	for try := 1; ; try++ {
-		x, err := w.sink.findTarget(ctx, w.conn)
+		x, err := w.sink.findTarget(ctx, w.conn, w.name)
 		if err != nil {
 			return nil, err
 		}

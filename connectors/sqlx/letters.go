@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/message"
@@ -66,31 +68,60 @@ func (l *letters) Write(ctx context.Context, b *message.Batch, i, j int) error {
 // openLetters makes the writer of a dlq. With columns: auto or an insert_query it
 // writes as a route would; with a table alone it fills those columns that a letter
 // has something for.
-func (p *prepared) openLetters(ctx context.Context, w *writer) (connectors.Writer, error) {
-	cfg := p.sink.cfg
-	if cfg.InsertQuery == "" && cfg.Columns == "" {
-		op := "look at table " + cfg.table.quoted()
-		t, err := readTable(ctx, p.conn, cfg.table)
-		if err != nil {
-			return nil, p.sink.classed(op, err)
-		}
-		unique, err := t.isUnique(ctx, p.conn, []string{"id"})
-		if err != nil {
-			return nil, p.sink.classed(op, err)
-		}
-		if !unique {
-			w.claim.Log.Warn("dead letters that are written again will be there twice", "table", t.name,
-				"hint", "a text column id with a unique index absorbs them")
-		}
-		stmt, err := letterStatement(t, unique)
-		if err != nil {
-			return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", p.sink.spec.Name, err), "")
-		}
-		if w.plan, err = p.sink.planStatement(ctx, p.conn, stmt, false); err != nil {
-			return nil, err
-		}
+func (s *sink) openLetters(ctx context.Context, conn *pgx.Conn, claim connectors.Claim) (*writer, error) {
+	var p plan
+	var x *target
+	var err error
+	switch {
+	case s.cfg.Columns == "auto":
+		x, err = s.findTarget(ctx, conn, lettersName)
+	case s.cfg.InsertQuery != "":
+		p, err = s.planStatement(ctx, conn, lettersName, s.cfg.stmt, s.cfg.BulkCopy)
+	default:
+		p, err = s.planLetters(ctx, conn)
 	}
-	return &letters{w: w}, nil
+	if err != nil {
+		return nil, err
+	}
+	return s.newWriter(ctx, conn, claim, lettersName, p, x)
+}
+
+func (s *sink) planLetters(ctx context.Context, conn *pgx.Conn) (plan, error) {
+	op := "look at table " + s.cfg.table.quoted()
+	permanent := func(err error) error {
+		return connectors.Permanent(fmt.Errorf("route %s: sqlx %s: %w", s.spec.Name, op, err),
+			"a table of dead letters: CREATE TABLE "+s.cfg.table.quoted()+" (id text PRIMARY KEY, route text, partition text, ordinal bigint, place text, error text, payload bytea, metadata jsonb, at timestamptz DEFAULT now())")
+	}
+	t, err := readTable(ctx, conn, s.cfg.table)
+	if errors.Is(err, errNoTable) {
+		return plan{}, permanent(err)
+	}
+	if err != nil {
+		return plan{}, s.classed(op, err)
+	}
+	unique, err := t.isUnique(ctx, conn, []string{"id"})
+	switch {
+	case err != nil:
+		return plan{}, s.classed(op, err)
+	case !unique:
+		return plan{}, permanent(errors.New("no column id with a unique index, so that a letter which is written again would be there twice"))
+	case !t.has("payload"):
+		return plan{}, permanent(errors.New("no column payload"))
+	}
+	stmt, err := letterStatement(t)
+	if err != nil {
+		return plan{}, permanent(err)
+	}
+	return s.planStatement(ctx, conn, lettersName, stmt, false)
+}
+
+// lettersRefused is the error of letters in a route's transaction: their cause is
+// no row of it.
+func (w *writer) lettersRefused(err error) error {
+	if connectors.Classify(err) != connectors.ClassData {
+		return err
+	}
+	return w.failed(opLetters, connectors.Permanent(errors.New(err.Error()), "mend the endpoint of the dlq; the records stay unread until then"))
 }
 
 // letterColumns are the columns that a letter has something for, and the token of each.
@@ -105,18 +136,14 @@ var letterColumns = []struct{ name, token string }{
 	{"metadata", "${message:id}"},
 }
 
-func letterStatement(t *table, unique bool) (*statement, error) {
+func letterStatement(t *table) (*statement, error) {
 	var columns, tokens []string
 	for _, c := range letterColumns {
 		if t.has(c.name) {
 			columns, tokens = append(columns, c.name), append(tokens, c.token)
 		}
 	}
-	query := "INSERT INTO " + t.name + " (" + quoted(columns...) + ") VALUES (" + strings.Join(tokens, ", ") + ")"
-	if unique {
-		query += " ON CONFLICT (" + quoted("id") + ") DO NOTHING"
-	}
-	s, err := parseStatement(query)
+	s, err := parseStatement("INSERT INTO " + t.name + " (" + quoted(columns...) + ") VALUES (" + strings.Join(tokens, ", ") + `) ON CONFLICT ("id") DO NOTHING`)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package sqlx_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/sinktest"
 	"github.com/mqbridge/mqb/connectors/sqlx"
+	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/middleware"
 	"github.com/mqbridge/mqb/route"
 	"github.com/mqbridge/mqb/test/harness"
 )
@@ -123,5 +126,131 @@ func TestDeadLettersThroughColumnsAndQuery(t *testing.T) {
 		}
 		_ = w.Close()
 		expect(t, cfg.URL, "SELECT string_agg(id::text, ',' ORDER BY id) FROM t", "1,3")
+	}
+}
+
+// spec is a route whose dlq is another sink.
+func specWithDLQ(cfg *sqlx.Config) *route.Spec {
+	s := &route.Spec{Name: "r"}
+	s.Output.Middlewares = []route.Middleware{{Type: "dlq", Config: &middleware.DLQConfig{Endpoint: route.Endpoint{Type: "sqlx", Config: cfg}}}}
+	return s
+}
+
+// In one database the letters, the rows and the position are one: what is rolled
+// back leaves no letter, and what is committed has each of them once.
+func TestLettersInTheSameDatabaseArePartOfTheTransaction(t *testing.T) {
+	t.Parallel()
+	for name, dead := range map[string]sqlx.Config{
+		"table":   {Table: "dead"},
+		"columns": {Table: "dead", Columns: "auto", Key: []string{"id"}},
+		"query":   {InsertQuery: "INSERT INTO dead (id, error) VALUES (${payload:id}, ${metadata:mqb.dlq.error}) ON CONFLICT (id) DO UPDATE SET error = EXCLUDED.error"},
+	} {
+		url := harness.Postgres(t).NewDatabase(t)
+		harness.PostgresExec(t, url, "CREATE TABLE t (id int PRIMARY KEY CHECK (id < 100)); CREATE TABLE dead (id text PRIMARY KEY CHECK (id <> 'no'), error text, payload text)")
+		config := func(c sqlx.Config) *sqlx.Config {
+			out := sqlx.Type().NewConfig().(*sqlx.Config)
+			route.SetDefaults(out)
+			out.URL, out.Table, out.Columns, out.Key, out.InsertQuery = url, c.Table, c.Columns, c.Key, c.InsertQuery
+			return out
+		}
+		cfg := config(sqlx.Config{Table: "t", Columns: "auto", Key: []string{"id"}})
+		sink, err := sqlx.Type().NewSink(cfg, specWithDLQ(config(dead)), connectors.Env{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := openRun(t.Context(), sink, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		letter := func(id string) *message.Batch {
+			b := batchOf(2, func(int) string { return `{"id":"` + id + `"}` })
+			for i := range 2 {
+				b.PutMeta(i, "mqb.id", []byte(id))
+				b.PutMeta(i, "mqb.dlq.error", []byte("why"))
+			}
+			return b
+		}
+		txn := r.writer.Begin().(connectors.LetterTxn)
+		if !txn.TakesLetters() {
+			t.Fatal("the same database, and letters go apart")
+		}
+		if err := errors.Join(txn.Add(batchOf(3, func(i int) string { return []string{`{"id":1}`, `{"id":500}`, `{"id":2}`}[i] }), 0, 3), txn.AddLetters(letter("a"), 0, 2)); err != nil {
+			t.Fatal(err)
+		}
+		var refused *connectors.RowsError
+		if err := r.commitTxn(t.Context(), txn); !errors.As(err, &refused) || len(refused.Rows) != 1 || refused.Rows[0].Index != 1 {
+			t.Fatalf("%s: %v", name, err)
+		}
+		expect(t, url, "SELECT (SELECT count(*) FROM t) || '/' || (SELECT count(*) FROM dead)", "0/0")
+		txn.Drop(1)
+		if err := txn.AddLetters(letter("b"), 0, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.commitTxn(t.Context(), txn); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		txn.Discard()
+		expect(t, url, "SELECT (SELECT string_agg(id::text, ',') FROM t) || '/' || (SELECT string_agg(id, ',' ORDER BY id) FROM dead)", "1,2/a,b")
+		expect(t, url, "SELECT count(DISTINCT x) FROM (SELECT xmin::text x FROM t UNION ALL SELECT xmin::text FROM dead) u", "1")
+
+		// A letter that is refused ends the run: its record has nowhere to go.
+		last := r.writer.Begin().(connectors.LetterTxn)
+		if err := errors.Join(last.Add(batchOf(1, func(int) string { return `{"id":3}` }), 0, 1)); err != nil {
+			t.Fatal(err)
+		}
+		b := letter("no")
+		err = last.AddLetters(b, 0, 1)
+		if err == nil {
+			err = r.commitTxn(t.Context(), last)
+		}
+		if errors.As(err, &refused) && connectors.Classify(err) == connectors.ClassData || connectors.Classify(err) != connectors.ClassPermanent {
+			t.Errorf("%s: class %s: %v", name, connectors.Classify(err), err)
+		}
+		last.Discard()
+		expect(t, url, "SELECT (SELECT count(*) FROM t) || '/' || (SELECT count(*) FROM dead)", "2/2")
+		_ = r.writer.Close()
+		_ = sink.Close()
+	}
+}
+
+func TestLettersElsewhereAreNoPartOfTheTransaction(t *testing.T) {
+	t.Parallel()
+	url, other := harness.Postgres(t).NewDatabase(t), harness.Postgres(t).NewDatabase(t)
+	harness.PostgresExec(t, url, "CREATE TABLE t (id int)")
+	cfg := &sqlx.Config{URL: url, Table: "t", Columns: "auto"}
+	dead := &sqlx.Config{URL: other, Table: "dead"}
+	route.SetDefaults(cfg)
+	route.SetDefaults(dead)
+	cfg.Columns = "auto"
+	spec := specWithDLQ(dead)
+	sink, err := sqlx.Type().NewSink(cfg, spec, connectors.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	r, err := openRun(t.Context(), sink, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.writer.Close()
+	if l, ok := r.writer.Begin().(connectors.LetterTxn); ok && l.TakesLetters() {
+		t.Error("letters of another database in the transaction")
+	}
+	caps := sqlx.Type().Sink
+	if a, b := caps(cfg), caps(dead); a.System == b.System || a.System == "" || a.LettersOnce || !b.LettersOnce {
+		t.Errorf("%+v %+v", a, b)
+	}
+	box, err := sqlx.Type().NewSink(dead, spec, connectors.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer box.Close()
+	for _, table := range []string{"", "CREATE TABLE dead (id text, payload bytea)", "ALTER TABLE dead ADD UNIQUE (id); ALTER TABLE dead DROP COLUMN payload"} {
+		if table != "" {
+			harness.PostgresExec(t, other, table)
+		}
+		if err := box.Check(t.Context()); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), `CREATE TABLE "dead" (id text PRIMARY KEY`) {
+			t.Errorf("%q: %v", table, err)
+		}
 	}
 }

@@ -34,6 +34,9 @@ type sink struct {
 	spec *route.Spec
 	dial *dial.Config
 	tls  *tls.Config // nil: what url says
+	dead *sink       // of the route's dlq, if it is in the same system
+	// letterbox: this is the endpoint of the dlq.
+	letterbox bool
 
 	mu    sync.Mutex
 	store *ckpt.Store // opened when first asked for
@@ -43,6 +46,22 @@ var _ connectors.TxSink = (*sink)(nil)
 
 func newSink(config any, spec *route.Spec, _ connectors.Env) (connectors.Sink, error) {
 	cfg := config.(*Config)
+	s, err := openSink(cfg, spec)
+	if err != nil {
+		return nil, err
+	}
+	if e := spec.DeadLetters(); e != nil {
+		s.letterbox = e.Config == config
+		if c, ok := e.Config.(*Config); ok && c != cfg && c.system() == cfg.system() {
+			if s.dead, err = openSink(c, spec); err != nil {
+				return nil, fmt.Errorf("dlq: %w", err)
+			}
+		}
+	}
+	return s, nil
+}
+
+func openSink(cfg *Config, spec *route.Spec) (*sink, error) {
 	if err := cfg.prepare(); err != nil {
 		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", spec.Name, err), "")
 	}
@@ -156,10 +175,13 @@ func (p *prepared) describe(ctx context.Context) error {
 	if p.session, err = dial.Session(ctx, p.conn); err != nil {
 		return p.sink.classed("name the session", err)
 	}
-	if cfg := p.sink.cfg; cfg.Columns == "auto" {
-		p.target, err = p.sink.findTarget(ctx, p.conn)
-	} else {
-		p.plan, err = p.sink.planStatement(ctx, p.conn, cfg.stmt, cfg.useCopy())
+	switch cfg := p.sink.cfg; {
+	case cfg.Columns == "auto":
+		p.target, err = p.sink.findTarget(ctx, p.conn, rowsName)
+	case p.sink.letterbox && cfg.InsertQuery == "":
+		_, err = p.sink.planLetters(ctx, p.conn)
+	default:
+		p.plan, err = p.sink.planStatement(ctx, p.conn, rowsName, cfg.stmt, cfg.useCopy())
 	}
 	if err != nil {
 		return err
@@ -180,7 +202,7 @@ func (p *prepared) describe(ctx context.Context) error {
 }
 
 // planStatement looks at the types that the values of a statement have.
-func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, stmt *statement, copy bool) (plan, error) {
+func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, name string, stmt *statement, copy bool) (plan, error) {
 	var oids []uint32
 	if copy {
 		d, err := conn.PgConn().Prepare(ctx, "", "SELECT "+stmt.copyColumns+" FROM "+stmt.copyTable+" LIMIT 0", nil)
@@ -191,7 +213,7 @@ func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, stmt *statemen
 			oids = append(oids, f.DataTypeOID)
 		}
 	} else {
-		d, err := conn.PgConn().Prepare(ctx, rowName(1), stmt.sql, nil)
+		d, err := conn.PgConn().Prepare(ctx, rowName(name, 1), stmt.sql, nil)
 		if err != nil {
 			return plan{}, s.classed("prepare "+stmt.of(), err)
 		}
@@ -214,7 +236,7 @@ func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, stmt *statemen
 
 // findTarget fits the configuration to the table; nil if the table is missing and
 // is to be made.
-func (s *sink) findTarget(ctx context.Context, conn *pgx.Conn) (*target, error) {
+func (s *sink) findTarget(ctx context.Context, conn *pgx.Conn, name string) (*target, error) {
 	op := "look at table " + s.cfg.table.quoted()
 	t, err := readTable(ctx, conn, s.cfg.table)
 	switch {
@@ -225,7 +247,7 @@ func (s *sink) findTarget(ctx context.Context, conn *pgx.Conn) (*target, error) 
 	case err != nil:
 		return nil, s.classed(op, err)
 	}
-	x, err := newTarget(t, s.cfg)
+	x, err := newTarget(name, t, s.cfg)
 	if err != nil {
 		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", s.spec.Name, err), "")
 	}
@@ -252,22 +274,38 @@ func (p *prepared) Open(ctx context.Context, claim connectors.Claim) (connectors
 	if p.unsafe != "" {
 		claim.Log.Warn("the server does not keep its commits through a crash", "setting", p.unsafe)
 	}
-	w := &writer{sink: p.sink, conn: p.conn, pg: p.conn.PgConn(), claim: claim, plan: p.plan}
-	if p.target != nil {
-		if err := p.target.prepareStage(ctx, p.conn); err != nil {
-			return nil, p.sink.classed("make the temporary table of upserts", err)
-		}
-		w.target.Store(p.target)
-	}
 	if claim.Leg == connectors.LegDeadLetters {
-		return p.openLetters(ctx, w)
+		w, err := p.sink.openLetters(ctx, p.conn, claim)
+		if err != nil {
+			return nil, err
+		}
+		return &letters{w: w}, nil
 	}
-	var err error
+	w, err := p.sink.newWriter(ctx, p.conn, claim, rowsName, p.plan, p.target)
+	if err != nil {
+		return nil, err
+	}
+	if p.sink.dead != nil {
+		if w.dead, err = p.sink.dead.openLetters(ctx, p.conn, claim); err != nil {
+			return nil, fmt.Errorf("dlq: %w", err)
+		}
+	}
 	if w.store, err = p.sink.records(ctx); err != nil {
 		return nil, p.sink.classed("open the checkpoint table", err)
 	}
 	if w.fence, err = w.pg.Prepare(ctx, fenceName, ckpt.FenceSQL(ckpt.DefaultTable), nil); err != nil {
 		return nil, p.sink.classed("prepare the fence", err)
+	}
+	return w, nil
+}
+
+func (s *sink) newWriter(ctx context.Context, conn *pgx.Conn, claim connectors.Claim, name string, p plan, x *target) (*writer, error) {
+	w := &writer{sink: s, conn: conn, pg: conn.PgConn(), claim: claim, name: name, plan: p, rowsPrepared: map[int]bool{1: true}}
+	if x != nil {
+		if err := x.prepareStage(ctx, conn); err != nil {
+			return nil, s.classed("make the temporary table of upserts", err)
+		}
+		w.target.Store(x)
 	}
 	return w, nil
 }

@@ -20,6 +20,7 @@ import (
 // in the same flight: measured against arrays as parameters (unnest) and against
 // statements of many rows, this costs the server least.
 type target struct {
+	name    string // of the writer
 	table   *table
 	columns []tableColumn // those that fields go to, and extra
 	index   map[string]int
@@ -41,7 +42,7 @@ type rowKind uint64
 const maxDefaults = 64
 
 // stage is the temporary table that upserts go through.
-const stage = `pg_temp."mqb_rows"`
+func (x *target) stage() string { return "pg_temp." + quoted(x.name) }
 
 type flightKey struct {
 	kind     rowKind
@@ -55,8 +56,8 @@ type flight struct {
 }
 
 // newTarget fits the configuration to a table. Its errors say what to change.
-func newTarget(t *table, cfg *Config) (*target, error) {
-	x := &target{table: t, extra: -1, index: map[string]int{}, flights: map[flightKey]*flight{}}
+func newTarget(name string, t *table, cfg *Config) (*target, error) {
+	x := &target{name: name, table: t, extra: -1, index: map[string]int{}, flights: map[flightKey]*flight{}}
 	for _, k := range append(slices.Clone(cfg.Key), cfg.ExtraColumn) {
 		if k != "" && !t.has(k) {
 			return nil, fmt.Errorf("table %s has no column %q that can be written", t.name, k)
@@ -116,6 +117,7 @@ func (x *target) flight(kind rowKind, distinct bool) *flight {
 		f.copy = "COPY " + x.table.name + " (" + list + ") FROM STDIN"
 		return f
 	}
+	stage := x.stage()
 	key := quoted(x.names(x.key)...)
 	f.copy = "COPY " + stage + " (" + list + ") FROM STDIN"
 	var b strings.Builder
@@ -153,16 +155,15 @@ func (x *target) prepareStage(ctx context.Context, conn *pgx.Conn) error {
 	for _, c := range x.columns {
 		all = append(all, c.name)
 	}
-	// A transaction gathers 8 MiB, and more in one that holds a larger row.
-	_, err := conn.PgConn().Exec(ctx, "SET temp_buffers = '32MB'; DROP TABLE IF EXISTS "+stage+
-		"; CREATE TEMPORARY TABLE "+strings.TrimPrefix(stage, "pg_temp.")+" ON COMMIT DELETE ROWS AS SELECT "+quoted(all...)+" FROM "+x.table.name+" WITH NO DATA").ReadAll()
+	_, err := conn.PgConn().Exec(ctx, "DROP TABLE IF EXISTS "+x.stage()+
+		"; CREATE TEMPORARY TABLE "+quoted(x.name)+" ON COMMIT DELETE ROWS AS SELECT "+quoted(all...)+" FROM "+x.table.name+" WITH NO DATA").ReadAll()
 	return err
 }
 
 // sendTarget writes rows [i, j) of t, in the same flight behind the statement
 // first, and each run of rows of another kind in one more.
 func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, first string) error {
-	if first == "BEGIN" {
+	if first != savepoint {
 		w.staged = false
 	}
 	for i < j {
@@ -173,11 +174,9 @@ func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, fi
 		f := x.flight(t.kinds[i], w.singles > 0)
 		sql := f.copy + f.after
 		if w.staged {
-			sql = "DELETE FROM " + stage + "; " + sql
+			sql = "DELETE FROM " + x.stage() + "; " + sql
 		}
-		if first != "" {
-			sql = first + "; " + sql
-		}
+		sql = behind(first, sql)
 		w.staged = f.after != ""
 		if _, err := w.pg.CopyFrom(ctx, t.reader(i, k), sql); err != nil {
 			return err

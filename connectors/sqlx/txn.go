@@ -23,6 +23,24 @@ type txn struct {
 	// raw: there was no table when the transaction began, so the rows are payloads
 	// until it commits.
 	raw bool
+
+	letters *txn // of the writer's dead; nil without any
+}
+
+var _ connectors.LetterTxn = (*txn)(nil)
+
+// TakesLetters implements connectors.LetterTxn.
+func (t *txn) TakesLetters() bool { return t.w.dead != nil }
+
+// AddLetters implements connectors.LetterTxn.
+func (t *txn) AddLetters(b *message.Batch, i, j int) error {
+	if t.letters == nil {
+		t.letters = t.w.dead.Begin().(*txn)
+	}
+	if err := t.letters.Add(b, i, j); err != nil {
+		return t.w.lettersRefused(err)
+	}
+	return nil
 }
 
 func (t *txn) Add(b *message.Batch, i, j int) error {
@@ -45,7 +63,12 @@ func (t *txn) Add(b *message.Batch, i, j int) error {
 
 func (t *txn) Rows() int { return len(t.end) }
 
-func (t *txn) Bytes() int { return len(t.buf) }
+func (t *txn) Bytes() int {
+	if t.letters != nil {
+		return len(t.buf) + len(t.letters.buf)
+	}
+	return len(t.buf)
+}
 
 func (t *txn) start(row int) int {
 	if row == 0 {
@@ -75,6 +98,10 @@ func (t *txn) Commit(ctx context.Context, swap connectors.Swap) error {
 }
 
 func (t *txn) Discard() {
+	if t.letters != nil {
+		t.letters.Discard()
+		t.letters = nil
+	}
 	t.clear()
 	t.w.recycle(t)
 }

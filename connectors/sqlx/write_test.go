@@ -243,7 +243,7 @@ func TestRunsOfOneRouteShareTheSink(t *testing.T) {
 	if id := first.Identity(); !strings.HasPrefix(id, "postgres://127.0.0.1:") || !strings.HasSuffix(id, "/mqb_checkpoints") {
 		t.Errorf("identity %s", id)
 	}
-	if c := sqlx.Type().Sink(nil); c.Tier != route.TierTransactional || !c.Durable {
+	if c := sqlx.Type().Sink(&sqlx.Config{URL: url, Table: "t"}); c.Tier != route.TierTransactional || !c.Durable {
 		t.Errorf("%+v", c)
 	}
 }

@@ -30,6 +30,12 @@ type writer struct {
 	store *ckpt.Store
 	fence *pgconn.StatementDescription
 	plan
+	// name begins the names of the prepared statements and of the temporary table:
+	// two writers share a session where a dlq is in the same database.
+	name string
+	// dead writes the dead letters of the route inside its transactions; nil where
+	// they go elsewhere, and in a writer of letters.
+	dead *writer
 
 	// target is set with columns: auto; nil until a table that is missing was made.
 	target  atomic.Pointer[target]
@@ -56,10 +62,18 @@ const fenceName = "mqb_fence"
 const (
 	opRows   = "write rows"
 	opCommit = "commit"
+	// opLetters is part of the first.
+	opLetters = "write dead letters"
+)
+
+// The names of writers.
+const (
+	rowsName    = "mqb_rows"
+	lettersName = "mqb_letters"
 )
 
 // rowName names the prepared statement for n rows.
-func rowName(n int) string { return "mqb_rows_" + strconv.Itoa(n) }
+func rowName(writer string, n int) string { return writer + "_" + strconv.Itoa(n) }
 
 // formatOf: text, which the server types, but for bytes, which it takes as they are.
 func formatOf(oid uint32) int16 {
@@ -168,8 +182,22 @@ func (w *writer) commit(ctx context.Context, t *txn, swap *connectors.Swap) erro
 			return err
 		}
 	}
+	if l := t.letters; l != nil && l.raw && l.Rows() > 0 {
+		if err := l.w.encodeRaw(ctx, l); err != nil {
+			return w.lettersRefused(err)
+		}
+	}
 	if err := w.writeRows(ctx, t); err != nil {
 		return w.refused(ctx, t, swap, opRows, err)
+	}
+	if l := t.letters; l != nil && l.Rows() > 0 {
+		l.w.singles = 1 // a second try would be one of the rows too
+		if err := l.w.sendRows(ctx, l, 0, l.Rows(), ""); err != nil {
+			if rollback := w.rollback(ctx); rollback != nil {
+				return rollback
+			}
+			return w.broken(ctx, swap, opLetters, err)
+		}
 	}
 	hook.At("tx.rows-sent")
 	if err := w.claim.Gate(); err != nil {
@@ -285,14 +313,16 @@ func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) e
 	case x != nil:
 		return w.sendTarget(ctx, x, t, i, j, first)
 	case w.copy:
-		_, err := w.pg.CopyFrom(ctx, t.reader(i, j), first+"; COPY "+w.stmt.copyTo+" FROM STDIN")
+		_, err := w.pg.CopyFrom(ctx, t.reader(i, j), behind(first, "COPY "+w.stmt.copyTo+" FROM STDIN"))
 		return err
 	}
 	if err := w.prepareRows(ctx, j-i); err != nil {
 		return err
 	}
 	p := w.pg.StartPipeline(ctx)
-	p.SendQueryParams(first, nil, nil, nil, nil)
+	if first != "" {
+		p.SendQueryParams(first, nil, nil, nil, nil)
+	}
 	width := w.stmt.width()
 	sent := 0
 	for i < j {
@@ -311,7 +341,7 @@ func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) e
 		for len(w.widest) < n*width {
 			w.widest = append(w.widest, w.formats...)
 		}
-		p.SendQueryPrepared(rowName(n), w.values, w.widest[:n*width], nil)
+		p.SendQueryPrepared(rowName(w.name, n), w.values, w.widest[:n*width], nil)
 		i += n
 		if at := t.end[i-1]; at-sent >= flushBytes {
 			sent = at
@@ -324,6 +354,14 @@ func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) e
 		return err
 	}
 	return p.Close()
+}
+
+// behind is two statements in one flight; first may be "".
+func behind(first, second string) string {
+	if first == "" {
+		return second
+	}
+	return first + "; " + second
 }
 
 // flushBytes is how much of a pipeline is sent at once, so that the driver's
@@ -346,9 +384,6 @@ func (w *writer) rowsFor(left int) int {
 
 // prepareRows prepares the statements that n rows take, the first time they do.
 func (w *writer) prepareRows(ctx context.Context, n int) error {
-	if w.rowsPrepared == nil {
-		w.rowsPrepared = map[int]bool{1: true}
-	}
 	for n > 0 {
 		k := w.rowsFor(n)
 		if !w.rowsPrepared[k] {
@@ -358,7 +393,7 @@ func (w *writer) prepareRows(ctx context.Context, n int) error {
 					types = append(types, t.oid)
 				}
 			}
-			if _, err := w.pg.Prepare(ctx, rowName(k), w.stmt.sqlOf(k), types); err != nil {
+			if _, err := w.pg.Prepare(ctx, rowName(w.name, k), w.stmt.sqlOf(k), types); err != nil {
 				return err
 			}
 			w.rowsPrepared[k] = true

@@ -199,6 +199,9 @@ func (c *Config) Address() string {
 	return net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port))) + "/" + cc.Database
 }
 
+// User is the role that connections log in as.
+func (c *Config) User() string { return c.pool.ConnConfig.User }
+
 // Mask returns the URL with its password replaced, for people.
 func Mask(rawURL string) string {
 	u, err := url.Parse(rawURL)
