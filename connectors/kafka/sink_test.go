@@ -430,7 +430,7 @@ func TestATopicDeletedUnderTheWriterBlamesNoMessageAndTheNextRunMakesItAnew(t *t
 	began := time.Now()
 	err := w.Write(t.Context(), in, 0, in.Len())
 	var rows *connectors.RowsError
-	if c := connectors.Classify(err); c != connectors.ClassRetryable && c != connectors.ClassConnection || errors.As(err, &rows) {
+	if c := connectors.Classify(err); c != connectors.ClassConnection || errors.As(err, &rows) {
 		t.Fatalf("%s: %v", c, err)
 	}
 	if d := time.Since(began); d > 15*time.Second {

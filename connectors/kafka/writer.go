@@ -170,6 +170,8 @@ func (w *writer) judge(i int) error {
 			return err // nothing that another message could cure
 		case connectors.ClassData:
 		default:
+			// Leaders, replicas, time: the state of the cluster, which no dead letter cures.
+			err = connectors.Connection(err)
 			transient++
 		}
 		rows.Rows = append(rows.Rows, connectors.RowError{Index: i + k, Err: err})
