@@ -91,7 +91,7 @@ func closing(s string) int {
 
 func isNamespace(s string) bool {
 	switch s {
-	case "payload", "metadata", "message", "gen", "env":
+	case "payload", "metadata", "message", "gen", "env", "partition":
 		return true
 	}
 	return false

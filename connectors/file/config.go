@@ -1,15 +1,17 @@
-// Package file reads files, one partition each, and writes immutable part files.
+// Package file reads files, one partition each, and writes files.
 //
 // The source is positional: it resumes at a byte offset and counts records from
-// 0, blank lines left out. The sink is a T2 sink of parts (docs/protocol.md,
-// "Parts"): a part's name is its range of records, so a part that is written
-// twice is there once.
+// 0, blank lines left out. The sink is T2 (docs/protocol.md) in one of two ways. It
+// writes immutable parts: a part's name is its range of records, so a part that is
+// written twice is there once. Or it appends to one file, whose length is committed
+// with the position: what stands behind it is cut off.
 package file
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/mqbridge/mqb/connectors"
@@ -19,13 +21,15 @@ import (
 
 // Config is the endpoint's configuration, as source or as sink.
 type Config struct {
-	Path        string    `yaml:"path" doc:"Source: a file or a glob (** crosses directories); each file is a partition. Sink: the directory of the parts."`
-	Format      string    `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata; envelope, envelope_text), envelope_json (the same, with a JSON payload as it is), json (a JSON value a line), text, raw (payload), csv."`
-	Delimiter   string    `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
-	Compression string    `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`
-	Mode        string    `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
-	NameBy      string    `yaml:"name_by" default:"auto" doc:"Sinks: source_position writes immutable parts named after the records in them."`
-	CSV         CSVConfig `yaml:"csv" doc:"How csv is read and written."`
+	Path          string        `yaml:"path" doc:"Source: a file or a glob (** crosses directories); each file is a partition. Sink: the file to append to, in which ${partition} stands for the partition, a pipe, or - for standard output; with name_by: source_position the directory of the parts."`
+	Format        string        `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata; envelope, envelope_text), envelope_json (the same, with a JSON payload as it is), json (a JSON value a line), text, raw (payload), csv."`
+	Delimiter     string        `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
+	Compression   string        `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`
+	Mode          string        `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
+	NameBy        string        `yaml:"name_by" default:"auto" doc:"Sinks: auto appends to the file at path, source_position writes immutable parts named after the records in them into the directory at path."`
+	Fsync         string        `yaml:"fsync" default:"batch" enum:"off|batch|periodic" doc:"Sinks that append: batch waits for the disk before each commit of the position; periodic commits no more often than each fsync_interval_ms; off leaves it to the system when bytes reach the disk, so that a crash of the machine may lose them. Parts are always waited for."`
+	FsyncInterval time.Duration `yaml:"fsync_interval_ms" default:"1000" min:"1ms" doc:"With fsync: periodic."`
+	CSV           CSVConfig     `yaml:"csv" doc:"How csv is read and written."`
 }
 
 // CSVConfig says how csv is read and written.
@@ -96,10 +100,14 @@ func (c *Config) Validate(side route.Side) []error {
 	if side == route.Output {
 		switch c.NameBy {
 		case "source_position":
-		case "", "auto", "write_time":
-			bad("name_by", "appending to one file is not supported yet, use name_by: source_position")
+			if strings.Contains(c.Path, partitionToken) {
+				bad("path", "%s is for files that are appended to; parts have the partition in their names", partitionToken)
+			}
+		case "", "auto":
+		case "write_time":
+			bad("name_by", "write_time is for object stores; use source_position for parts, or leave it out to append to one file")
 		default:
-			bad("name_by", "unknown value %q, use source_position", c.NameBy)
+			bad("name_by", "unknown value %q, use auto or source_position", c.NameBy)
 		}
 		return errs
 	}
@@ -188,6 +196,41 @@ func oneByte(s string) (byte, error) {
 	return s[0], nil
 }
 
+// sinkCapabilities is what the sink promises, as configured.
+func (c *Config) sinkCapabilities() route.SinkCapabilities {
+	switch {
+	case isStream(c.Path):
+		return route.SinkCapabilities{
+			Tier: route.TierNone, Locality: route.NodeLocal,
+			Why:   "what was written to a pipe or to standard output can neither be taken back nor found again",
+			Raise: "a path that is a file",
+		}
+	case c.NameBy == "source_position":
+		return route.SinkCapabilities{
+			Tier: route.TierDeterministic, Parts: true, Durable: true, Locality: route.NodeLocal,
+			Why: "parts are named after the records in them and created only if absent",
+		}
+	case c.Fsync == "off":
+		return route.SinkCapabilities{
+			Tier: route.TierDeterministic, Append: true, Locality: route.NodeLocal,
+			Why:   "with fsync: off a crash of the machine may take what was committed; otherwise the file is cut to the length that was committed with the position",
+			Raise: "fsync: batch",
+		}
+	}
+	return route.SinkCapabilities{
+		Tier: route.TierDeterministic, Append: true, Durable: true, Locality: route.NodeLocal,
+		Why: "the file's length is committed with the position, and what stands behind it is cut off before anything is written",
+	}
+}
+
+// commitEvery is how far apart commits are at least, 0 where the route decides.
+func (c *Config) commitEvery() time.Duration {
+	if c.Fsync == "periodic" {
+		return c.FsyncInterval
+	}
+	return 0
+}
+
 // Type is the endpoint type "file".
 func Type() connectors.Type {
 	return connectors.Type{
@@ -201,14 +244,9 @@ func Type() connectors.Type {
 					EndsItself: true, Locality: route.NodeLocal,
 				}
 			},
-			Sink: func(any) route.SinkCapabilities {
-				return route.SinkCapabilities{
-					Tier: route.TierDeterministic, Parts: true, Durable: true, Locality: route.NodeLocal,
-					Why: "parts are named after the records in them and created only if absent",
-				}
-			},
+			Sink: func(config any) route.SinkCapabilities { return config.(*Config).sinkCapabilities() },
 			Reserved: []string{
-				"encryption", "fsync", "fsync_interval_ms", "delete", "group_id",
+				"encryption", "delete", "group_id",
 				"read_from_tail", "source_metadata",
 			},
 		},

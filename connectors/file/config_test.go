@@ -72,7 +72,7 @@ func TestConfigErrors(t *testing.T) {
 		{route.Input, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, Separator: "::"}}, "csv.separator: must be one ASCII byte"},
 		{route.Input, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, Separator: "\""}}, "csv.separator"},
 		{route.Input, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, OnMismatch: "drop"}}, "csv.on_mismatch"},
-		{route.Output, Config{Path: "x", Format: "json"}, "not supported yet, use name_by: source_position"},
+		{route.Output, Config{Path: "x", Format: "json", NameBy: "write_time"}, "use source_position for parts"},
 		{route.Output, Config{Path: "x", Format: "csv", NameBy: "source_position", CSV: CSVConfig{Header: true, Separator: "auto"}}, "csv.separator: auto is for sources"},
 	} {
 		if got := errors.Join(c.cfg.Validate(c.side)...); got == nil || !strings.Contains(got.Error(), c.want) {

@@ -176,6 +176,9 @@ func (e *csvEncoder) gathered(p []byte) error {
 	if err := e.scan(p, byName); err != nil {
 		return err
 	}
+	if e.next == 0 {
+		return errors.New("none of its fields has a column in the file: is it a record for this file?")
+	}
 	for i, s := range e.at {
 		if i > 0 {
 			e.out = append(e.out, e.sep)
@@ -294,6 +297,7 @@ func (e *csvEncoder) field(name, v []byte) error {
 		if !ok {
 			return e.mismatch(name, v)
 		}
+		e.next++
 		from := len(e.values)
 		e.values = e.appendValue(e.values, v)
 		e.at[i] = span{from, len(e.values)} // of fields of one name the last one counts

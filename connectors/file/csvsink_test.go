@@ -41,8 +41,8 @@ func TestCSVRecords(t *testing.T) {
 			"s,t,u,v,w,x,y,z\n\"a,b\",\"q\"\"r\",\"l\nm\r\",ä😀 \\,,true,-1.5e3,\n"},
 		"nested as JSON": {CSVConfig{Header: true}, []string{`{"a":{"b": [1, "x y"], "c":{}},"d":[ ]}`}, "a,d\n\"{\"\"b\"\":[1,\"\"x y\"\"],\"\"c\"\":{}}\",[]\n"},
 		"nested flattened": {CSVConfig{Header: true, Nested: "flatten"}, []string{
-			`{"a":{"b":1,"c":{"d":"x"},"e":{}},"f":[{"g":2}]}`, `{"a":{"c":{"d":"y"},"b":2},"f":null}`, `{"a":{},"f":3}`, `{"a":7}`},
-			"a.b,a.c.d,f\n1,x,\"[{\"\"g\"\":2}]\"\n2,y,\n,,3\n,,\n"},
+			`{"a":{"b":1,"c":{"d":"x"},"e":{}},"f":[{"g":2}]}`, `{"a":{"c":{"d":"y"},"b":2},"f":null}`, `{"a":{},"f":3}`, `{"a":7,"f":4}`},
+			"a.b,a.c.d,f\n1,x,\"[{\"\"g\"\":2}]\"\n2,y,\n,,3\n,,4\n"},
 		"the last of two fields of one name": {CSVConfig{Header: true}, []string{`{"a":1,"b":2,"a":3}`, `{"a":1,"a":2,"b":3}`}, "a,b\n3,2\n2,3\n"},
 		"names that need quotes":             {CSVConfig{Header: true}, []string{`{"a,b":1,"q\"":2}`, `{"q\u0022":3,"a,b":4}`}, "\"a,b\",\"q\"\"\"\n1,2\n4,3\n"},
 		"other bytes":                        {CSVConfig{Header: true, Separator: "tab", Quote: "'"}, []string{`{"a":"x\ty","b":"it's","c":"a,\"b\""}`}, "a\tb\tc\n'x\ty'\t'it''s'\ta,\"b\"\n"},

@@ -203,13 +203,21 @@ func (w *parts) createJSON(name string, v any) error {
 }
 
 func (w *parts) writeJSON(v any) (tmp string, err error) {
+	if tmp, err = writeTemp(w.dir, v); err != nil {
+		return "", w.failed("write manifest", err)
+	}
+	return tmp, nil
+}
+
+// writeTemp writes the JSON of v to a new hidden file in dir, durably but for its name.
+func writeTemp(dir string, v any) (tmp string, err error) {
 	b, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp(w.dir, spoolStem+"manifest-")
+	f, err := os.CreateTemp(dir, spoolStem+"manifest-")
 	if err != nil {
-		return "", w.failed("write manifest", err)
+		return "", err
 	}
 	_, err = f.Write(append(b, '\n'))
 	if err == nil {
@@ -222,8 +230,8 @@ func (w *parts) writeJSON(v any) (tmp string, err error) {
 		err = cerr
 	}
 	if err != nil {
-		os.Remove(f.Name())
-		return "", w.failed("write manifest", err)
+		_ = os.Remove(f.Name())
+		return "", err
 	}
 	return f.Name(), nil
 }

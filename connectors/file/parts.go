@@ -390,13 +390,21 @@ func discard(sp *spool) {
 }
 
 func (w *parts) syncDir() error {
-	d, err := os.Open(w.dir)
-	if err != nil {
-		return w.failed("open", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
+	if err := syncDir(w.dir); err != nil {
 		return w.failed("fsync directory", err)
 	}
 	return nil
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if cerr := d.Close(); err == nil {
+		err = cerr
+	}
+	return err
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -16,12 +18,15 @@ import (
 	"github.com/mqbridge/mqb/route"
 )
 
-// sink writes parts into one directory.
+// sink writes parts into one directory, or appends to one file.
 type sink struct {
 	cfg   *Config
 	spec  *route.Spec
-	dir   string
+	dir   string // of the parts
 	codec codec
+
+	mu     sync.Mutex
+	shared *outlets // of the writers to a pipe
 }
 
 func newSink(config any, spec *route.Spec, _ connectors.Env) (connectors.Sink, error) {
@@ -52,9 +57,31 @@ func (s *sink) Prepare(context.Context, connectors.Partition) (connectors.Prepar
 }
 
 // Check implements connectors.Sink: the directory, or where it would be created,
-// can be written to.
+// can be written to, and the file, if there is one.
 func (s *sink) Check(context.Context) error {
-	for dir := s.dir; ; dir = filepath.Dir(dir) {
+	if s.cfg.NameBy == "source_position" {
+		return checkDirectory(s.dir, notDirectory)
+	}
+	if isStream(s.cfg.Path) {
+		return nil
+	}
+	if !strings.Contains(s.cfg.Path, partitionToken) {
+		switch st, err := os.Stat(s.cfg.Path); {
+		case err == nil && st.IsDir():
+			return isDirectory(s.cfg.Path)
+		case err == nil:
+			if err := unix.Access(s.cfg.Path, unix.W_OK|unix.R_OK); err != nil {
+				return classify(fmt.Errorf("file sink: %s: %w", s.cfg.Path, err))
+			}
+		}
+	}
+	return checkDirectory(filepath.Dir(s.dir), func(path string) error {
+		return connectors.Permanent(fmt.Errorf("file sink: %s is a file, and no directory for %s", path, s.cfg.Path), "")
+	})
+}
+
+func checkDirectory(dir string, notOne func(string) error) error {
+	for ; ; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)
 		if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
 			continue
@@ -63,7 +90,7 @@ func (s *sink) Check(context.Context) error {
 			return classify(fmt.Errorf("file sink: %w", err))
 		}
 		if !st.IsDir() {
-			return notDirectory(dir)
+			return notOne(dir)
 		}
 		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 			return classify(fmt.Errorf("file sink: directory %s: %w", dir, err))
@@ -78,23 +105,42 @@ func notDirectory(path string) error {
 	return connectors.Permanent(fmt.Errorf("file sink: %s is a file", path), "with name_by: source_position path is a directory")
 }
 
+func isDirectory(path string) error {
+	return connectors.Permanent(fmt.Errorf("file sink: %s is a directory", path), "name_by: source_position writes parts into it; without it path is a file")
+}
+
 type prepared struct{ s *sink }
 
 func (prepared) Session() string { return "" }
 func (prepared) Close() error    { return nil }
 
-// Open implements connectors.Prepared. It makes the directory, its manifest, and
-// sure that no part is there that the checkpoint record does not know of, at the
-// cost of one listing of the directory.
-func (p prepared) Open(_ context.Context, claim connectors.Claim) (connectors.Writer, error) {
+// Open implements connectors.Prepared: the writer that name_by, the path and the
+// claim ask for.
+func (p prepared) Open(ctx context.Context, claim connectors.Claim) (connectors.Writer, error) {
 	s := p.s
+	spec := s.spec
+	if claim.Spec != nil {
+		spec = claim.Spec
+	}
+	switch {
+	case isStream(s.cfg.Path):
+		return s.openOutlet(ctx, claim, spec)
+	case claim.Leg == connectors.LegDeadLetters:
+		return s.openLetters(claim, spec)
+	case s.cfg.NameBy == "source_position":
+		return s.openParts(claim, spec)
+	}
+	return s.openAppend(ctx, claim, spec)
+}
+
+// openParts makes the directory, its manifest, and sure that no part is there that
+// the checkpoint record does not know of, at the cost of one listing of the
+// directory.
+func (s *sink) openParts(claim connectors.Claim, spec *route.Spec) (connectors.Writer, error) {
 	if claim.Partition.PartSource == "" {
 		return nil, connectors.Permanent(fmt.Errorf("file sink: partition %q of the source gives no names to parts", claim.Partition.ID), "")
 	}
-	w := &parts{sink: s, claim: claim, spec: s.spec, dir: s.dir, key: partKey(claim.Partition), codec: s.codec, sealed: map[string]*spool{}}
-	if claim.Spec != nil {
-		w.spec = claim.Spec
-	}
+	w := &parts{sink: s, claim: claim, spec: spec, dir: s.dir, key: partKey(claim.Partition), codec: s.codec, sealed: map[string]*spool{}}
 	var err error
 	if w.enc, err = newEncoder(s.cfg, w.spec, claim); err != nil {
 		return nil, err

@@ -278,7 +278,7 @@ func TestDirectoryThatIsAFileIsRefusedAndLeftAlone(t *testing.T) {
 		if connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "directory") {
 			t.Errorf("%v", err)
 		}
-		s, serr := newSink(&Config{Path: dir}, &route.Spec{}, connectors.Env{})
+		s, serr := newSink(&Config{Path: dir, NameBy: "source_position"}, &route.Spec{}, connectors.Env{})
 		must(t, serr)
 		if err := s.Check(t.Context()); err == nil {
 			t.Error("checked")

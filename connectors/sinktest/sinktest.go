@@ -1,5 +1,6 @@
 // Package sinktest is the conformance suite of connectors.Sink. It finds out by
-// itself which kind of writer the sink makes (TxWriter, PartWriter, PlainWriter)
+// itself which kind of writer the sink makes (TxWriter, PartWriter, PlainWriter or
+// StatefulWriter)
 // and runs the behaviours of that kind; the func fields of a Subject opt into
 // the others.
 //
@@ -21,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,6 +115,8 @@ func behavioursOf(r *rig) []behaviour {
 		return txBehaviours
 	case connectors.PartWriter:
 		return partBehaviours
+	case connectors.StatefulWriter:
+		return slices.Concat(plainBehaviours, statefulBehaviours)
 	case connectors.PlainWriter:
 		return plainBehaviours
 	}
@@ -165,6 +169,14 @@ func record(rec checkpoint.Record) option {
 	return func(c *connectors.Claim) {
 		c.Record.Position, c.Record.Intents = rec.Position, rec.Intents
 		c.Resumed = !rec.Position.IsZero()
+	}
+}
+
+// goesOn opens with the record that o committed last.
+func goesOn(o *owner) option {
+	return func(c *connectors.Claim) {
+		c.Record.SinkState = o.held.SinkState
+		c.Resumed = len(o.held.SinkState) > 0
 	}
 }
 

@@ -1,0 +1,666 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mqbridge/mqb/checkpoint"
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/sinktest"
+	"github.com/mqbridge/mqb/route"
+)
+
+func TestAppendConformance(t *testing.T) {
+	for _, x := range []struct{ format, compression string }{
+		{"json", ""}, {"raw", ""}, {"normal", ""}, {"envelope_json", ""}, {"csv", ""}, {"raw", "gzip"}, {"json", "zstd"}, {"normal", "lz4"}, {"csv", "gzip"},
+	} {
+		t.Run(x.format+x.compression, func(t *testing.T) {
+			sinktest.Run(t, sinktest.Harness{New: func(t *testing.T) *sinktest.Subject {
+				cfg := Config{
+					Path: filepath.Join(t.TempDir(), "not", "there", "out"), Format: x.format, Compression: x.compression, CSV: CSVConfig{Header: true},
+				}
+				if c := codec(x.compression); c != "" {
+					cfg.Path += c.ext()
+				}
+				s := &sinktest.Subject{
+					Open: func(t *testing.T) connectors.Sink {
+						s, err := newSink(&cfg, &route.Spec{}, connectors.Env{})
+						must(t, err)
+						return s
+					},
+					Rows: func(t *testing.T) [][]byte {
+						if st, err := os.Stat(cfg.Path); errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0 {
+							return nil // nothing written: not even a member
+						}
+						return records(t, cfg.Path, foreign(t, cfg.Path), x.format)
+					},
+				}
+				switch x.format {
+				case "csv":
+					s.Want = csvRow
+					s.Refused = func(int) []byte { return []byte("no object") }
+				case "json":
+					s.Refused = func(int) []byte { return []byte("\xff") }
+				}
+				return s
+			}})
+		})
+	}
+}
+
+// appendTo opens the sink for one run.
+func appendTo(t testing.TB, cfg Config, claim connectors.Claim) (*appender, error) {
+	t.Helper()
+	s, err := newSink(&cfg, claim.Spec, connectors.Env{})
+	must(t, err)
+	p, err := s.Prepare(t.Context(), claim.Partition)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	w, err := p.Open(ctx, claim)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { w.Close() })
+	return w.(*appender), nil
+}
+
+func appending(t testing.TB, cfg Config, claim connectors.Claim) *appender {
+	t.Helper()
+	w, err := appendTo(t, cfg, claim)
+	must(t, err)
+	return w
+}
+
+func put(t testing.TB, w connectors.PlainWriter, payloads ...string) {
+	t.Helper()
+	must(t, w.Write(t.Context(), batchOf(payloads...), 0, len(payloads)))
+}
+
+func state(t testing.TB, w *appender) []byte {
+	t.Helper()
+	s, err := w.State(t.Context())
+	must(t, err)
+	return s
+}
+
+func contentOf(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	return string(b)
+}
+
+func withState(claim connectors.Claim, s []byte) connectors.Claim {
+	claim.Epoch++
+	claim.Record.SinkState = s
+	return claim
+}
+
+// A run that died in the middle of a record leaves half of it: the next run cuts it
+// off, and what it writes does not touch what was committed.
+func TestATornTailIsCutOffAtRestart(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out.jsonl"), Format: "raw"}
+	w := appending(t, cfg, ordersClaim(1))
+	first := state(t, w)
+	put(t, w, "1", "2")
+	second := state(t, w)
+	put(t, w, "3")
+	must(t, w.Close())
+	write(t, cfg.Path, `{"half":`)
+	w = appending(t, cfg, withState(ordersClaim(1), second))
+	if got := contentOf(t, cfg.Path); got != "1\n2\n" {
+		t.Fatalf("%q", got)
+	}
+	put(t, w, "3", "4")
+	must(t, w.Close())
+	if got := contentOf(t, cfg.Path); got != "1\n2\n3\n4\n" {
+		t.Fatalf("%q", got)
+	}
+	// The state of before the first record takes back all of it.
+	appending(t, cfg, withState(ordersClaim(2), first))
+	if got := contentOf(t, cfg.Path); got != "" {
+		t.Fatalf("%q", got)
+	}
+}
+
+// A file that lost bytes is not made as long as it was: they would be NULs.
+func TestATruncatedFileIsRefusedAndNeverFilledWithNULs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []string{"none", "zstd"} {
+		cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "raw", Compression: c}
+		w := appending(t, cfg, ordersClaim(1))
+		put(t, w, "1", "2", "3")
+		s := state(t, w)
+		must(t, w.Close())
+		must(t, os.Truncate(cfg.Path, 4))
+		before := contentOf(t, cfg.Path)
+		_, err := appendTo(t, cfg, withState(ordersClaim(1), s))
+		if connectors.Classify(err) != connectors.ClassRegressed || !errors.Is(err, checkpoint.ErrRegressed) || !strings.Contains(err.Error(), "4 bytes") {
+			t.Errorf("%s: %v", c, err)
+		}
+		if got := contentOf(t, cfg.Path); got != before {
+			t.Errorf("%s: %q", c, got)
+		}
+	}
+	// The same while it is open.
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "raw"}
+	w := appending(t, cfg, ordersClaim(1))
+	put(t, w, "1", "2", "3")
+	must(t, os.Truncate(cfg.Path, 0))
+	if err := w.Write(t.Context(), batchOf("4"), 0, 1); connectors.Classify(err) != connectors.ClassPermanent {
+		t.Errorf("written: %v", err)
+	}
+	if _, err := w.State(t.Context()); err == nil {
+		t.Error("a state of a file that lost bytes")
+	}
+	if got := contentOf(t, cfg.Path); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAnotherFileUnderTheSameNameIsRefused(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "raw"}
+	w := appending(t, cfg, ordersClaim(1))
+	put(t, w, "1")
+	s := state(t, w)
+	must(t, os.Rename(cfg.Path, cfg.Path+".1"))
+	write(t, cfg.Path, "somebody else's\n")
+	if _, err := w.State(t.Context()); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "moved away") {
+		t.Errorf("while open: %v", err)
+	}
+	must(t, w.Close())
+	if _, err := appendTo(t, cfg, withState(ordersClaim(1), s)); connectors.Classify(err) != connectors.ClassRegressed || !strings.Contains(err.Error(), "another file") {
+		t.Errorf("%v", err)
+	}
+	if got := contentOf(t, cfg.Path); got != "somebody else's\n" {
+		t.Errorf("%q", got)
+	}
+	must(t, os.Remove(cfg.Path))
+	if _, err := appendTo(t, cfg, withState(ordersClaim(1), s)); connectors.Classify(err) != connectors.ClassRegressed || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(cfg.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was made anew: %v", err)
+	}
+	must(t, os.Rename(cfg.Path+".1", cfg.Path))
+	put(t, appending(t, cfg, withState(ordersClaim(1), s)), "2")
+	if got := contentOf(t, cfg.Path); got != "1\n2\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestASecondPartitionOfOneFileIsRefused(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "raw"}
+	w := appending(t, cfg, ordersClaim(1))
+	other := ordersClaim(1)
+	other.Partition.ID = "n1/b.csv"
+	for _, why := range []string{"while the first one has it", "afterwards"} {
+		_, err := appendTo(t, cfg, other)
+		if connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "n1/a.csv") || !strings.Contains(err.Error(), "${partition}") {
+			t.Errorf("%s: %v", why, err)
+		}
+		must(t, w.Close())
+	}
+	// A path per partition is what the hint says.
+	cfg.Path += "/${partition}.jsonl"
+	must(t, os.Remove(filepath.Dir(cfg.Path)))
+	put(t, appending(t, cfg, ordersClaim(1)), "a")
+	put(t, appending(t, cfg, other), "b")
+	if a, b := contentOf(t, filepath.Dir(cfg.Path)+"/n1%2Fa.csv.jsonl"), contentOf(t, filepath.Dir(cfg.Path)+"/n1%2Fb.csv.jsonl"); a != "a\n" || b != "b\n" {
+		t.Errorf("%q %q", a, b)
+	}
+}
+
+func TestAFileOfAnotherRouteIsRefused(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "raw"}
+	w := appending(t, cfg, ordersClaim(1))
+	put(t, w, "1")
+	s := state(t, w)
+	must(t, w.Close())
+	for want, change := range map[string]func(*connectors.Claim){
+		"belongs to route orders": func(c *connectors.Claim) { c.Route, c.RouteUID = "invoices", "uid-2" },
+		"an earlier route":        func(c *connectors.Claim) { c.RouteUID = "uid-3" },
+		"before its position":     func(c *connectors.Claim) { c.Series = "s2" },
+	} {
+		claim := ordersClaim(1)
+		change(&claim)
+		if _, err := appendTo(t, cfg, claim); connectors.Classify(err) != connectors.ClassForeign || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "existing_parts: skip") {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	next := ordersClaim(1)
+	next.Series, next.Spec = "s2", &route.Spec{ExistingParts: "skip"}
+	w = appending(t, cfg, next)
+	put(t, w, "2")
+	must(t, w.Close())
+	if got := contentOf(t, cfg.Path); got != "1\n2\n" {
+		t.Errorf("%q", got)
+	}
+	// The former lineage would cut off what is not its own.
+	if _, err := appendTo(t, cfg, withState(ordersClaim(1), s)); connectors.Classify(err) != connectors.ClassForeign {
+		t.Errorf("%v", err)
+	}
+	skip := withState(ordersClaim(1), s)
+	skip.Spec = &route.Spec{ExistingParts: "skip"}
+	if _, err := appendTo(t, cfg, skip); connectors.Classify(err) != connectors.ClassForeign {
+		t.Errorf("%v", err)
+	}
+	if got := contentOf(t, cfg.Path); got != "1\n2\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A successor waits until the former owner has closed the file, and only then cuts.
+func TestATakeoverWaitsForTheLock(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "raw"}
+	old := appending(t, cfg, ordersClaim(1))
+	put(t, old, "1")
+	s := state(t, old)
+	s2, err := newSink(&cfg, ordersClaim(2).Spec, connectors.Env{})
+	must(t, err)
+	p, err := s2.Prepare(t.Context(), ordersClaim(2).Partition)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := p.Open(ctx, withState(ordersClaim(1), s)); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "lock") {
+		t.Fatalf("%v", err)
+	}
+	opened := make(chan connectors.Writer, 1)
+	go func() {
+		w, err := p.Open(t.Context(), withState(ordersClaim(1), s))
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- w
+	}()
+	for i := range 200 {
+		put(t, old, fmt.Sprint("late ", i))
+		select {
+		case <-opened:
+			t.Fatal("it did not wait")
+		default:
+		}
+	}
+	must(t, old.Close())
+	w := <-opened
+	defer w.Close()
+	put(t, w.(*appender), "2")
+	if got := contentOf(t, cfg.Path); got != "1\n2\n" {
+		t.Fatalf("%q", got)
+	}
+}
+
+// A file that was there is gone on with as it is. A record that was left without its
+// end is not joined to ours, nor is the end written before it is known how long the
+// file was.
+func TestAFoundFileIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	for _, compression := range []string{"none", "gzip", "zstd", "lz4"} {
+		for before, want := range map[string]string{"": "a\nb\n", "x\n": "x\na\nb\n", "x\ny": "x\ny\na\nb\n"} {
+			cfg := Config{Path: filepath.Join(t.TempDir(), "out"+codec(compression).ext()), Format: "raw"}
+			if compression == "none" {
+				write(t, cfg.Path, before)
+			} else {
+				write(t, cfg.Path, string(pack(t, codec(compression), before)))
+			}
+			untouched := contentOf(t, cfg.Path)
+			w := appending(t, cfg, ordersClaim(1))
+			first := state(t, w)
+			put(t, w, "lost")
+			state(t, w)
+			must(t, w.Close())
+			w = appending(t, cfg, withState(ordersClaim(1), first))
+			if contentOf(t, cfg.Path) != untouched {
+				t.Errorf("%s %q: it is not as it was found", compression, before)
+			}
+			put(t, w, "a")
+			second := state(t, w)
+			must(t, w.Close())
+			w = appending(t, cfg, withState(ordersClaim(2), second))
+			put(t, w, "b")
+			state(t, w)
+			if got := foreign(t, cfg.Path); got != want {
+				t.Errorf("%s %q: %q, want %q", compression, before, got, want)
+			}
+		}
+	}
+}
+
+func TestACompressedFileThatWasCutIsNotGoneOnWith(t *testing.T) {
+	t.Parallel()
+	for _, c := range codecs {
+		cfg := Config{Path: filepath.Join(t.TempDir(), "out"+c.ext()), Format: "raw"}
+		whole := pack(t, c, "one\n", "two\n")
+		write(t, cfg.Path, string(whole[:len(whole)-3]))
+		if _, err := appendTo(t, cfg, ordersClaim(1)); connectors.Classify(err) != connectors.ClassPermanent {
+			t.Errorf("%s: %v", c, err)
+		}
+		if got := contentOf(t, cfg.Path); got != string(whole[:len(whole)-3]) {
+			t.Errorf("%s was changed", c)
+		}
+	}
+}
+
+// Wherever the process died, what the state says is a whole file, to any reader.
+func TestACompressedFileIsWholeAtEachCommit(t *testing.T) {
+	t.Parallel()
+	for _, c := range codecs {
+		cfg := Config{Path: filepath.Join(t.TempDir(), "out"+c.ext()), Format: "raw"}
+		claim, want := ordersClaim(1), ""
+		for round := range 5 {
+			w := appending(t, cfg, claim)
+			for range 3 {
+				row := strings.Repeat(fmt.Sprint("round ", round, " "), 40_000)
+				put(t, w, row, "x")
+				want += row + "\nx\n"
+				claim = withState(claim, state(t, w))
+			}
+			put(t, w, strings.Repeat("lost", 400_000)) // a part of it is in the file
+			must(t, w.Close())
+			write(t, cfg.Path, "\x1f\x8b\x08")
+			w = appending(t, cfg, claim)
+			if got := foreign(t, cfg.Path); got != want {
+				t.Fatalf("%s, round %d: %d bytes, want %d", c, round, len(got), len(want))
+			}
+			must(t, w.Close())
+		}
+	}
+}
+
+func TestCSVAppendsUnderTheColumnsOfTheFile(t *testing.T) {
+	t.Parallel()
+	for _, compression := range []string{"none", "gzip"} {
+		dir := t.TempDir()
+		cfg := Config{Path: filepath.Join(dir, "out.csv"+codec(compression).ext()), Format: "csv", CSV: CSVConfig{Header: true}}
+		found := "\xef\xbb\xbfzeta,alpha,\"mid, dle\"\r\n1,2,3\r\n"
+		if compression == "none" {
+			write(t, cfg.Path, found)
+		} else {
+			write(t, cfg.Path, string(pack(t, codec(compression), found)))
+		}
+		w := appending(t, cfg, ordersClaim(1))
+		put(t, w, `{"alpha":"a","mid, dle":"m","zeta":"z"}`, `{"alpha":"only","new":1}`)
+		s := state(t, w)
+		must(t, w.Close())
+		w = appending(t, cfg, withState(ordersClaim(1), s))
+		put(t, w, `{"zeta":9,"alpha":8,"mid, dle":7}`)
+		s = state(t, w)
+		must(t, w.Close())
+		want := found + "z,a,m\n,only,\n9,8,7\n"
+		if got := foreign(t, cfg.Path); got != want {
+			t.Errorf("%s: %q, want %q", compression, got, want)
+		}
+		// Other columns, another separator: not into this file.
+		for name, change := range map[string]func(*CSVConfig){
+			"columns": func(c *CSVConfig) { c.Columns = []string{"alpha", "zeta"} }, "separator": func(c *CSVConfig) { c.Separator = ";" },
+		} {
+			other := cfg
+			change(&other.CSV)
+			if _, err := appendTo(t, other, withState(ordersClaim(2), s)); connectors.Classify(err) != connectors.ClassPermanent {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		w = appending(t, cfg, withState(ordersClaim(2), s))
+		if err := w.Write(t.Context(), batchOf(`{"other":1}`), 0, 1); connectors.Classify(err) != connectors.ClassData {
+			t.Errorf("a record without any column of the file: %v", err)
+		}
+	}
+}
+
+func TestCSVColumnsStayAcrossACrash(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out.csv"), Format: "csv", CSV: CSVConfig{Header: true}}
+	w := appending(t, cfg, ordersClaim(1))
+	s := state(t, w)
+	put(t, w, `{"b":1,"a":2}`) // never committed: the header goes with it
+	must(t, w.Close())
+	w = appending(t, cfg, withState(ordersClaim(1), s))
+	put(t, w, `{"b":1,"a":2}`)
+	s = state(t, w)
+	put(t, w, `{"a":3}`)
+	must(t, w.Close())
+	w = appending(t, cfg, withState(ordersClaim(2), s))
+	put(t, w, `{"a":3,"c":4,"b":5}`)
+	if got := contentOf(t, cfg.Path); got != "b,a\n1,2\n5,3\n" {
+		t.Errorf("%q", got)
+	}
+	// Without a header the record alone knows.
+	cfg = Config{Path: filepath.Join(t.TempDir(), "out.csv"), Format: "csv", CSV: CSVConfig{Columns: []string{"a", "b"}}}
+	w = appending(t, cfg, ordersClaim(1))
+	put(t, w, `{"b":1,"a":2}`)
+	s = state(t, w)
+	must(t, w.Close())
+	cfg.CSV.Columns = []string{"b", "a"}
+	if _, err := appendTo(t, cfg, withState(ordersClaim(1), s)); connectors.Classify(err) != connectors.ClassPermanent {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCSVWithAHeaderThatCannotBeReadIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, found := range []string{"a,\"b\n1,2\n", "\n\n", "a,b,a\n1,2,3\n", "a\"b,c\n"} {
+		cfg := Config{Path: filepath.Join(t.TempDir(), "out.csv"), Format: "csv", CSV: CSVConfig{Header: true}}
+		write(t, cfg.Path, found)
+		if _, err := appendTo(t, cfg, ordersClaim(1)); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "header") {
+			t.Errorf("%q: %v", found, err)
+		}
+		if got := contentOf(t, cfg.Path); got != found {
+			t.Errorf("%q became %q", found, got)
+		}
+	}
+}
+
+func TestSharedStorageAndDirectoriesAreNotAppendedTo(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "raw"}
+	claim := ordersClaim(1)
+	claim.Spec = &route.Spec{SharedStorage: true}
+	if _, err := appendTo(t, cfg, claim); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "shared_storage") {
+		t.Errorf("%v", err)
+	}
+	dir := Config{Path: t.TempDir(), Format: "raw"}
+	if _, err := appendTo(t, dir, ordersClaim(1)); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "source_position") {
+		t.Errorf("%v", err)
+	}
+	s, err := newSink(&dir, &route.Spec{}, connectors.Env{})
+	must(t, err)
+	if err := s.Check(t.Context()); err == nil {
+		t.Error("checked")
+	}
+}
+
+func TestAppendCapabilities(t *testing.T) {
+	t.Parallel()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	must(t, mkfifo(fifo))
+	for _, x := range []struct {
+		cfg  Config
+		want route.SinkCapabilities
+	}{
+		{Config{Path: "x", Fsync: "batch"}, route.SinkCapabilities{Tier: route.TierDeterministic, Append: true, Durable: true}},
+		{Config{Path: "x", Fsync: "periodic"}, route.SinkCapabilities{Tier: route.TierDeterministic, Append: true, Durable: true}},
+		{Config{Path: "x", Fsync: "off"}, route.SinkCapabilities{Tier: route.TierDeterministic, Append: true}},
+		{Config{Path: "x", NameBy: "source_position"}, route.SinkCapabilities{Tier: route.TierDeterministic, Parts: true, Durable: true}},
+		{Config{Path: "-"}, route.SinkCapabilities{Tier: route.TierNone}},
+		{Config{Path: fifo}, route.SinkCapabilities{Tier: route.TierNone}},
+	} {
+		got := x.cfg.sinkCapabilities()
+		if got.Why == "" || got.Locality != route.NodeLocal {
+			t.Errorf("%+v: %+v", x.cfg, got)
+		}
+		if got.Tier != x.want.Tier || got.Append != x.want.Append || got.Durable != x.want.Durable || got.Parts != x.want.Parts {
+			t.Errorf("%+v: %+v", x.cfg, got)
+		}
+	}
+}
+
+func TestAPipeIsWrittenTo(t *testing.T) {
+	t.Parallel()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	must(t, mkfifo(fifo))
+	s, err := newSink(&Config{Path: fifo, Format: "csv", CSV: CSVConfig{Header: true}}, &route.Spec{}, connectors.Env{})
+	must(t, err)
+	got := make(chan string, 1)
+	go func() {
+		b, _ := os.ReadFile(fifo)
+		got <- string(b)
+	}()
+	p, err := s.Prepare(t.Context(), connectors.Partition{})
+	must(t, err)
+	w, err := p.Open(t.Context(), ordersClaim(1))
+	must(t, err)
+	if _, ok := w.(connectors.StatefulWriter); ok {
+		t.Error("a pipe has no state")
+	}
+	second, err := p.Open(t.Context(), ordersClaim(1))
+	must(t, err)
+	put(t, w.(connectors.PlainWriter), `{"a":1,"b":2}`)
+	put(t, second.(connectors.PlainWriter), `{"b":4,"a":3}`)
+	must(t, w.Close())
+	must(t, second.Close())
+	if out := <-got; out != "a,b\n1,2\n3,4\n" {
+		t.Errorf("%q", out)
+	}
+	claim := ordersClaim(1)
+	claim.Spec = &route.Spec{RequiredDelivery: route.EffectivelyOnce}
+	if _, err := p.Open(t.Context(), claim); connectors.Classify(err) != connectors.ClassPermanent {
+		t.Errorf("%v", err)
+	}
+	// Nobody reads: waited for as long as the context lasts.
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := p.Open(ctx, ordersClaim(1)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Several partitions, each with a writer of its own, and letters that are whole.
+func TestDeadLettersOfSeveralPartitions(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "new", "dead.jsonl")
+	must(t, os.Mkdir(filepath.Dir(path), 0o755))
+	write(t, path, `{"half":`)
+	s, err := newSink(&Config{Path: path, Format: "normal"}, &route.Spec{}, connectors.Env{})
+	must(t, err)
+	const writers, each = 6, 30
+	var wg sync.WaitGroup
+	for k := range writers {
+		claim := ordersClaim(1)
+		claim.Leg, claim.Partition.ID = connectors.LegDeadLetters, fmt.Sprint("p", k)
+		p, err := s.Prepare(t.Context(), claim.Partition)
+		must(t, err)
+		w, err := p.Open(t.Context(), claim)
+		must(t, err)
+		defer w.Close()
+		wg.Go(func() {
+			for i := range each {
+				b := batchOf(strings.Repeat("x", 3000), "y")
+				b.PutMeta(0, metaID, fmt.Appendf(nil, "%d-%d", k, i))
+				b.PutMeta(1, metaID, fmt.Appendf(nil, "%d-%d-b", k, i))
+				if err := w.(connectors.PlainWriter).Write(t.Context(), b, 0, 2); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	rest, ok := strings.CutPrefix(contentOf(t, path), "{\"half\":\n")
+	if !ok {
+		t.Fatal("a letter was joined to the half of another one")
+	}
+	ids := map[string]bool{}
+	for line := range strings.Lines(rest) {
+		var e struct {
+			ID string `json:"message_id"`
+		}
+		must(t, json.Unmarshal([]byte(line), &e))
+		ids[e.ID] = true
+	}
+	if len(ids) != 2*writers*each {
+		t.Errorf("%d letters, want %d", len(ids), 2*writers*each)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	for _, cfg := range []Config{{Path: path, NameBy: "source_position"}, {Path: path + ".gz"}, {Path: path, Format: "csv", CSV: CSVConfig{Header: true}}} {
+		s, err := newSink(&cfg, &route.Spec{}, connectors.Env{})
+		must(t, err)
+		p, err := s.Prepare(t.Context(), connectors.Partition{})
+		must(t, err)
+		claim := ordersClaim(1)
+		claim.Leg = connectors.LegDeadLetters
+		if _, err := p.Open(t.Context(), claim); connectors.Classify(err) != connectors.ClassPermanent {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+// What could not be written is taken back, so that it may be tried again.
+func TestAFailedAppendIsTakenBack(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out"), Format: "csv", CSV: CSVConfig{Header: true}}
+	w := appending(t, cfg, ordersClaim(1))
+	w.undo(0, false, false, io.ErrShortWrite)
+	put(t, w, `{"a":1}`)
+	from := w.length
+	put(t, w, `{"a":2}`)
+	w.undo(from, false, true, io.ErrShortWrite)
+	put(t, w, `{"a":3}`)
+	if got := contentOf(t, cfg.Path); got != "a\n1\n3\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestEnvelopesWithJSONComeBackAsTheyWere(t *testing.T) {
+	t.Parallel()
+	payloads := []string{`{"a": 1}`, `[1,2]`, "7", "null", `"text"`, "plain", "", "\xff\x00", " {\n}\n", `{"a":`}
+	want := slices.Clone(payloads)
+	want[8] = "{ }"
+	for _, format := range []string{"normal", "envelope", "envelope_text", "envelope_json"} {
+		path := filepath.Join(t.TempDir(), "out")
+		w := appending(t, Config{Path: path, Format: format}, ordersClaim(1))
+		put(t, w, payloads...)
+		must(t, w.Close())
+		b := batchOf()
+		for line := range bytes.Lines([]byte(contentOf(t, path))) {
+			addEnvelope(b, bytes.TrimSuffix(line, []byte("\n")), 0, 0)
+		}
+		if b.Len() != len(payloads) {
+			t.Fatalf("%s: %d records", format, b.Len())
+		}
+		for i, p := range want {
+			if format != "envelope_json" {
+				p = payloads[i]
+			}
+			if got := string(b.Payload(i)); strings.TrimSpace(got) != strings.TrimSpace(p) {
+				t.Errorf("%s: payload %q came back as %q", format, p, got)
+			}
+		}
+	}
+	// As the dialect writes bytes that are no text.
+	b := batchOf()
+	addEnvelope(b, []byte(`{"message_id":"1","payload":[112,255],"metadata":{"mq_bridge.payload_bytes":"1"}}`), 0, 0)
+	if got := b.Payload(0); string(got) != "p\xff" || b.MetaLen(0) != 1 {
+		t.Errorf("%q", got)
+	}
+}
+
+func mkfifo(path string) error { return exec.Command("mkfifo", path).Run() }
