@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqbridge/mqb/actors/pipeline"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/lease"
 	"github.com/mqbridge/mqb/message"
@@ -164,6 +165,8 @@ func (n *Node) Runs() []Run {
 			Commits:   v.stats.Commits.Load(),
 			FenceWait: time.Duration(v.stats.FenceWait.Load()),
 			RunTime:   time.Duration(v.stats.RunTime.Load()),
+			Input:     v.stats.Input.Counts(),
+			Output:    v.stats.Output.Counts(),
 		})
 	}
 	return out
@@ -174,6 +177,8 @@ type Run struct {
 	Status             lease.PartitionStatus
 	Bytes, Commits     int64
 	FenceWait, RunTime time.Duration
+	// Input and Output are nil unless the route has the middleware metrics there.
+	Input, Output *pipeline.CallCounts
 }
 
 // Changed returns a channel that is closed when any status changes. Take the

@@ -19,6 +19,9 @@ type Sending struct {
 	Buffer *Buffer
 	// DeadLetters is the endpoint of the dlq; nil if there is none.
 	DeadLetters *route.Endpoint
+	// MeasureInput and MeasureOutput ask for counters and durations of the calls to
+	// the reader and to the writer.
+	MeasureInput, MeasureOutput bool
 }
 
 // Retry says how a write is repeated: at most Attempts in all, with pauses from

@@ -6,5 +6,5 @@ import "github.com/mqbridge/mqb/connectors"
 
 // Types lists every middleware of this package, for a registry.
 func Types() []connectors.MiddlewareType {
-	return []connectors.MiddlewareType{bufferType(), compressionType(), delayType(), dlqType(), filterType(), idType(), limiterType(), retryType(), timeoutType(), transformType()}
+	return []connectors.MiddlewareType{bufferType(), compressionType(), delayType(), dlqType(), filterType(), idType(), limiterType(), metricsType(), retryType(), timeoutType(), transformType()}
 }

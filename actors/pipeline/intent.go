@@ -387,7 +387,9 @@ func (c *intent) background(ctx context.Context) error {
 		}
 		if s.intent != nil {
 			try, cancel := c.r.limited(ctx)
+			began := c.r.Stats.Output.begin()
 			err := c.w.Publish(try, *s.intent)
+			c.r.Stats.Output.end(began, int(s.tally.rows), err, true)
 			cancel()
 			if err != nil {
 				c.lost.add(s.tally)

@@ -249,16 +249,19 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 		next.Position, next.Verdicts = g.end, c.rec.verdictsLeft("")
 		next.Version++
 		try, cancel := c.r.limited(ctx)
+		began := c.r.Stats.Output.begin()
 		err = g.txn.Commit(try, connectors.Swap{Key: c.r.Claim.Key, Expected: c.rec.held.Version, Record: next})
 		cancel()
+		var rows *connectors.RowsError
+		errors.As(err, &rows)
+		c.r.Stats.Output.end(began, len(g.rows), err, true)
 		if err == nil {
 			c.rec.held = next
 			c.r.Stats.durable(g.tally)
 			c.rec.committed(next)
 			return g.stop
 		}
-		var rows *connectors.RowsError
-		if !errors.As(err, &rows) {
+		if rows == nil {
 			c.lost.add(g.tally)
 			return err
 		}

@@ -119,6 +119,8 @@ func Run(ctx context.Context, cfg Config) error {
 		// source, and without new records nobody would ever tell it.
 		r.settler.durable(p)
 	}
+	cfg.Stats.Input.asked.Store(cfg.Sending.MeasureInput)
+	cfg.Stats.Output.asked.Store(cfg.Sending.MeasureOutput)
 	started, before := time.Now(), cfg.Stats.Counters()
 	defer func() { cfg.Stats.RunTime.Add(int64(time.Since(started))) }()
 
@@ -226,7 +228,13 @@ func (r *run) readLoop(ctx context.Context, out chan<- item) error {
 		if readCtx.Err() != nil {
 			return ctx.Err() // nil when only the reading was stopped
 		}
+		began := r.Stats.Input.begin()
 		b, err := r.Reader.Read(readCtx)
+		if b != nil {
+			r.Stats.Input.end(began, b.Read, nil, false)
+		} else {
+			r.Stats.Input.end(began, 0, err, false)
+		}
 		switch {
 		case err == nil:
 			r.Stats.Read.Add(int64(b.Read))

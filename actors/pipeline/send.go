@@ -97,14 +97,16 @@ func (c *after) send(ctx context.Context, b *message.Batch, i, j int) error {
 }
 
 // attempt is one write.
-func (c *after) attempt(ctx context.Context, b *message.Batch, s rowRange) error {
+func (c *after) attempt(ctx context.Context, b *message.Batch, s rowRange) (err error) {
+	began := c.r.Stats.Output.begin()
+	defer func() { c.r.Stats.Output.end(began, s.to-s.from, err, c.sw != nil) }()
 	d := c.r.Sending.AttemptTimeout
 	if d == 0 {
 		return c.w.Write(ctx, b, s.from, s.to)
 	}
 	try, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	err := c.w.Write(try, b, s.from, s.to)
+	err = c.w.Write(try, b, s.from, s.to)
 	if err != nil && try.Err() != nil && ctx.Err() == nil {
 		var rows *connectors.RowsError
 		if errors.As(err, &rows) {

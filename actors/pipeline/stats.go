@@ -19,10 +19,12 @@ type Stats struct {
 	// or for a commit of the record alone; RunTime the time runs were open.
 	FenceWait, RunTime atomic.Int64
 	// Commits counts changes of the record.
-	Commits  atomic.Int64
-	Lag      atomic.Int64
-	position atomic.Pointer[message.Position]
-	record   atomic.Pointer[checkpoint.Record]
+	Commits atomic.Int64
+	// Input and Output measure single calls, where the route asks for it.
+	Input, Output Calls
+	Lag           atomic.Int64
+	position      atomic.Pointer[message.Position]
+	record        atomic.Pointer[checkpoint.Record]
 }
 
 // Counters returns a snapshot for a status.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/mqbridge/mqb/actors"
+	"github.com/mqbridge/mqb/actors/pipeline"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -31,6 +32,15 @@ var (
 	descFenceWait = prometheus.NewDesc("mqb_fence_wait_seconds_total",
 		"Time that the writer waited for claims and commits; divided by mqb_run_seconds_total it is what the fence costs.",
 		partitionLabels, nil)
+	descMessages = prometheus.NewDesc("mqb_endpoint_messages_total",
+		"Messages of the calls to an endpoint that has the middleware metrics, by side and result.",
+		append(partitionLabels, "side", "result"), nil)
+	descErrors = prometheus.NewDesc("mqb_endpoint_errors_total",
+		"Calls to an endpoint that failed as a whole, where it has the middleware metrics.",
+		append(partitionLabels, "side"), nil)
+	descCalls = prometheus.NewDesc("mqb_endpoint_call_seconds",
+		"How long the calls to an endpoint took, where it has the middleware metrics; a read includes the wait for data.",
+		append(partitionLabels, "side"), nil)
 	descRunTime = prometheus.NewDesc("mqb_run_seconds_total",
 		"Time that the partition ran on this node.", partitionLabels, nil)
 )
@@ -44,6 +54,7 @@ type collector struct {
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descRecords, descState, descEpoch, descLag, descBytes, descCommits, descFenceWait, descRunTime,
+		descMessages, descErrors, descCalls,
 	} {
 		ch <- d
 	}
@@ -80,10 +91,23 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		} {
 			ch <- prometheus.MustNewConstMetric(v.desc, prometheus.CounterValue, v.n, p.Route, p.Partition)
 		}
+		collectCalls(ch, p.Route, p.Partition, "input", r.Input)
+		collectCalls(ch, p.Route, p.Partition, "output", r.Output)
 		if p.Lag >= 0 {
 			ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(p.Lag), p.Route, p.Partition)
 		}
 	}
+}
+
+// collectCalls writes what one side of a partition counted; nil is nothing.
+func collectCalls(ch chan<- prometheus.Metric, route, partition, side string, c *pipeline.CallCounts) {
+	if c == nil {
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(descMessages, prometheus.CounterValue, float64(c.Messages), route, partition, side, "ok")
+	ch <- prometheus.MustNewConstMetric(descMessages, prometheus.CounterValue, float64(c.Failed), route, partition, side, "failed")
+	ch <- prometheus.MustNewConstMetric(descErrors, prometheus.CounterValue, float64(c.Errors), route, partition, side)
+	ch <- prometheus.MustNewConstHistogram(descCalls, c.Calls, c.Took.Seconds(), c.Within, route, partition, side)
 }
 
 // Metrics serves the metrics of this node's partitions and of the process.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mqbridge/mqb/actors"
+	"github.com/mqbridge/mqb/actors/pipeline"
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/checkpoint/coordinator"
 	"github.com/mqbridge/mqb/cluster/api"
@@ -385,6 +386,7 @@ func TestHealthReadinessAndMetrics(t *testing.T) {
 					Counters: lease.Counters{Read: 5, Written: 4, Dropped: 1},
 				},
 				Bytes: 12, Commits: 2, FenceWait: 10 * time.Millisecond, RunTime: time.Second,
+				Output: &pipeline.CallCounts{Messages: 4, Failed: 1, Errors: 2, Calls: 3, Took: time.Second, Within: map[float64]uint64{0.1: 2}},
 			}}
 		})
 	})
@@ -402,11 +404,19 @@ func TestHealthReadinessAndMetrics(t *testing.T) {
 		`mqb_bytes_total{partition="p",route="r"} 12`,
 		`mqb_fence_wait_seconds_total{partition="p",route="r"} 0.01`,
 		`mqb_partition_epoch{partition="p",route="r"} 4`,
+		`mqb_endpoint_messages_total{partition="p",result="ok",route="r",side="output"} 4`,
+		`mqb_endpoint_messages_total{partition="p",result="failed",route="r",side="output"} 1`,
+		`mqb_endpoint_errors_total{partition="p",route="r",side="output"} 2`,
+		`mqb_endpoint_call_seconds_bucket{partition="p",route="r",side="output",le="0.1"} 2`,
+		`mqb_endpoint_call_seconds_count{partition="p",route="r",side="output"} 3`,
 		"go_goroutines", "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %s", want)
 		}
+	}
+	if strings.Contains(body, `side="input"`) {
+		t.Error("an input that is not measured is shown")
 	}
 	if strings.Contains(body, "mqb_lag{") {
 		t.Error("an unknown lag is shown")
