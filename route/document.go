@@ -64,7 +64,7 @@ An endpoint is one name with its keys, and maybe ` + "`middlewares`" + ` beside 
 
 **Variables** are replaced while the file is loaded: ` + "`${NAME}`" + ` must be set, ` + "`${NAME:-default}`" + ` need not be and also covers an empty one.
 
-**Templates** are filled in for each message: ` + "`${payload:a.b.0}`" + `, ` + "`${metadata:key}`" + `, ` + "`${message:id}`" + `, and ` + "`${env:NAME}`" + ` once at start. ` + "`${payload:a | raw}`" + ` splices a value into a JSON body without escapes, ` + "`$${…}`" + ` stands for ` + "`${…}`" + `.
+**Templates** are filled in for each message: ` + "`${payload:a.b.0}`" + `, ` + "`${metadata:key}`" + `, ` + "`${message:id}`" + `, and ` + "`${env:NAME}`" + ` once at start. ` + "`${payload:a | raw}`" + ` splices a value into a JSON body without escapes, ` + "`$${…}`" + ` stands for ` + "`${…}`" + `. A dot that belongs to a name is written ` + "`\\.`" + `.
 
 **Durations** have a unit (` + "`500ms`, `5s`, `1m30s`" + `), save for keys that end in ` + "`_ms`" + `: those take a whole number. **Sizes** are numbers of bytes or have a unit (` + "`64MiB`, `1MB`" + `).
 `

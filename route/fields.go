@@ -390,6 +390,8 @@ func kindName(t reflect.Type, key string) string {
 		return "a size"
 	case endpointType:
 		return "an output"
+	case orderedType:
+		return "a mapping"
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
