@@ -64,6 +64,10 @@ An endpoint is one name with its keys, and maybe ` + "`middlewares`" + ` beside 
 
 **Variables** are replaced while the file is loaded: ` + "`${NAME}`" + ` must be set, ` + "`${NAME:-default}`" + ` need not be and also covers an empty one.
 
+**Overrides** are variables that set one key each, over what the file says, wherever ` + "`mqbctl` or `mqbd`" + ` reads one: ` + "`MQB__ORDERS__BATCH_SIZE=100`, `MQB__ORDERS__INPUT__KAFKA__URL=other:9092`" + `. After ` + "`MQB__`" + ` stand the route's name and the keys, two underscores between them, in capitals or not; another sign than letters, digits and underscores is written as an underscore; an entry of a list is its index from 0. The value has the type of its key: plain words for a list are separated by commas, other lists and mappings are JSON. An override that finds no place is an error with its name, and so is a value that does not fit.
+
+**Editors** complete and check a file with the schema that ` + "`mqbctl schema > mqb.schema.json`" + ` writes, named in the file's first line: ` + "`# yaml-language-server: $schema=./mqb.schema.json`" + `.
+
 **Templates** are filled in for each message: ` + "`${payload:a.b.0}`" + `, ` + "`${metadata:key}`" + `, ` + "`${message:id}`" + `, and ` + "`${env:NAME}`" + ` once at start. ` + "`${payload:a | raw}`" + ` splices a value into a JSON body without escapes, ` + "`$${…}`" + ` stands for ` + "`${…}`" + `. A dot that belongs to a name is written ` + "`\\.`" + `.
 
 **Durations** have a unit (` + "`500ms`, `5s`, `1m30s`" + `), save for keys that end in ` + "`_ms`" + `: those take a whole number. **Sizes** are numbers of bytes or have a unit (` + "`64MiB`, `1MB`" + `).

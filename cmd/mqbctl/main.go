@@ -88,7 +88,7 @@ weaken something; the message says what to do.`,
 	root.PersistentFlags().StringVar(&c.access.KeyFile, "key", os.Getenv("MQBCTL_KEY"), "`file` of its key (MQBCTL_KEY)")
 	root.PersistentFlags().StringVarP(&c.format, "output", "o", "table", "output `format`: table, json or yaml")
 	root.AddCommand(
-		c.applyCommand(), c.deleteCommand(), c.validateCommand(), c.explainCommand(), c.runCommand(), c.copyCommand(),
+		c.applyCommand(), c.deleteCommand(), c.validateCommand(), c.explainCommand(), c.runCommand(), c.copyCommand(), c.schemaCommand(),
 		c.routesCommand(), c.leasesCommand(), c.nodesCommand(),
 		c.drainCommand(), c.undrainCommand(), c.excludeCommand(), c.includeCommand(), c.moveCommand(), c.pauseCommand(), c.resumeCommand(),
 		c.checkpointCommand(), c.eventsCommand(), c.topCommand(), c.doctorCommand(), c.backupCommand(), c.versionCommand(),
