@@ -176,7 +176,7 @@ func (s *flatState) apply(dst, src []byte) ([]byte, error) {
 				if s.closed {
 					return dst, &fieldError{s.names.at(src, i), "is not part of the schema"}
 				}
-				if i, p = jsontext.Skip(src, value); p != jsontext.OK {
+				if i, p = skip(src, value); p != jsontext.OK {
 					return dst, notJSON(p)
 				}
 			} else {
@@ -268,16 +268,21 @@ func (s *flatState) text(dst, src []byte, from, i int, f *flatField) (end, newFr
 		return end, from, dst, nil
 	}
 	content := src[i+1 : end-1]
+	if plain {
+		dst = append(dst, src[from:i]...)
+		mark := len(dst)
+		dst = jsontext.AppendUnescaped(dst, content)
+		if !jsontext.Valid(dst[mark:]) {
+			return end, from, dst, badContent(f.name)
+		}
+		if inner := bytes.TrimSpace(dst[mark:]); len(inner) != len(dst)-mark {
+			dst = append(dst[:mark], inner...)
+		}
+		return end, end, dst, nil
+	}
 	if bytes.IndexByte(content, '\\') >= 0 {
 		s.scratch = jsontext.AppendUnescaped(s.scratch[:0], content)
 		content = s.scratch
-	}
-	if plain {
-		if !jsontext.Valid(content) {
-			return end, from, dst, badContent(f.name)
-		}
-		dst = append(dst, src[from:i]...)
-		return end, end, append(dst, bytes.TrimSpace(content)...), nil
 	}
 	if s.options.coerce {
 		mark := len(dst)

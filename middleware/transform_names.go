@@ -65,6 +65,14 @@ func (*names) at(src []byte, i int) string {
 	return string(jsontext.AppendUnescaped(nil, src[i+1:end-1]))
 }
 
+// skip is jsontext.Skip with a short way for strings, which most values are.
+func skip(src []byte, i int) (end int, p jsontext.Problem) {
+	if i < len(src) && src[i] == '"' {
+		return jsontext.SkipString(src, i)
+	}
+	return jsontext.Skip(src, i)
+}
+
 // span is a piece of a text; end 0 is none.
 type span struct{ start, end int }
 
@@ -86,7 +94,7 @@ func (s *names) members(src []byte, found []span) error {
 				return notJSON(p)
 			}
 			value = jsontext.SkipSpace(src, value)
-			if i, p = jsontext.Skip(src, value); p != jsontext.OK {
+			if i, p = skip(src, value); p != jsontext.OK {
 				return notJSON(p)
 			}
 			if at >= 0 && found[at].end == 0 {
