@@ -138,6 +138,22 @@ func TestMiddlewaresRefuseAtLoad(t *testing.T) {
 	}
 }
 
+// Regression (bug 46): a key that nobody knows was ignored, and what it should have
+// said with it.
+func TestUnknownKeyOfAnyMiddlewareIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, m := range middleware.Types() {
+		side := "output"
+		if m.Input {
+			side = "input"
+		}
+		got := refused(t, side, m.Name+": {fromat: 1}")
+		if !strings.Contains(got, m.Name) || !strings.Contains(got, "unknown key") && !strings.Contains(got, "must be a single value") {
+			t.Errorf("%s: %s", m.Name, got)
+		}
+	}
+}
+
 func TestFilterKeepsAndCounts(t *testing.T) {
 	t.Parallel()
 	m := build(t, `filter: n > 1`, "stop")
