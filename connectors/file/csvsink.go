@@ -17,12 +17,14 @@ import (
 // are never sorted and never guessed.
 type csvEncoder struct {
 	sep, quote byte
-	flatten    bool
-	strict     bool // on_mismatch: fail
-	header     bool // a header is written
-	given      []string
-	log        *slog.Logger
-	warned     bool // of a field without a column
+	// special bytes inside a JSON string may need something done about them.
+	special [256]bool
+	flatten bool
+	strict  bool // on_mismatch: fail
+	header  bool // a header is written
+	given   []string
+	log     *slog.Logger
+	warned  bool // of a field without a column
 
 	columns []string
 	index   map[string]int
@@ -69,6 +71,7 @@ func newCSVEncoder(cfg *CSVConfig, claim connectors.Claim) (*csvEncoder, error) 
 		sep: sep, quote: quote, flatten: cfg.Nested == "flatten", strict: cfg.OnMismatch == "fail",
 		header: cfg.Header, given: cfg.Columns, log: claim.Log,
 	}
+	e.special['\\'], e.special[sep], e.special[quote] = true, true, true
 	e.startFile()
 	return e, nil
 }
@@ -337,21 +340,93 @@ func (e *csvEncoder) appendValue(dst, v []byte) []byte {
 	case 'n':
 		return dst
 	case '"':
-		s := v[1 : len(v)-1]
-		if bytes.IndexByte(s, '\\') < 0 {
-			// Neither a double quote nor a line end can be in it.
-			if bytes.IndexByte(s, e.sep) < 0 && (e.quote == '"' || bytes.IndexByte(s, e.quote) < 0) {
-				return append(dst, s...)
-			}
-			return e.appendQuoted(dst, s)
-		}
-		e.text = jsontext.AppendUnescaped(e.text[:0], s)
-		return e.appendField(dst, e.text)
+		return e.appendString(dst, v[1:len(v)-1])
 	case '{', '[':
 		e.text = appendCompact(e.text[:0], v)
 		return e.appendField(dst, e.text)
 	}
 	return e.appendField(dst, v)
+}
+
+// appendString appends what stands between the quotes of a JSON string, in one
+// pass: escapes are undone and quotes doubled at once.
+func (e *csvEncoder) appendString(dst, s []byte) []byte {
+	i := 0
+	for i < len(s) && !e.special[s[i]] {
+		i++
+	}
+	if i == len(s) {
+		return append(dst, s...)
+	}
+	at, need := len(dst), false
+	dst = append(dst, e.quote)
+	start := 0
+	for ; i < len(s); i++ {
+		switch c := s[i]; {
+		case !e.special[c]:
+		case c == '\\':
+			dst = append(dst, s[start:i]...)
+			if x := s[i+1]; x != 'u' {
+				if c := unescaped(x); c == e.quote {
+					need = true
+					dst = append(dst, c, c)
+				} else {
+					need = need || c == '\n' || c == '\r' || c == e.sep
+					dst = append(dst, c)
+				}
+				i++
+				start = i + 1
+				continue
+			}
+			n := 6
+			if surrogate(s[i+2:], '8', 'b') && i+12 <= len(s) && s[i+6] == '\\' && s[i+7] == 'u' && surrogate(s[i+8:], 'c', 'f') {
+				n = 12 // two halves of one character
+			}
+			e.text = jsontext.AppendUnescaped(e.text[:0], s[i:i+n])
+			for _, c := range e.text {
+				need = need || e.special[c] && c != '\\' || c == '\n' || c == '\r'
+				if dst = append(dst, c); c == e.quote {
+					dst = append(dst, c)
+				}
+			}
+			i += n - 1
+			start = i + 1
+		default: // the separator, or a quote that is none to JSON
+			need = true
+			dst = append(dst, s[start:i+1]...)
+			if start = i + 1; c == e.quote {
+				dst = append(dst, c)
+			}
+		}
+	}
+	dst = append(dst, s[start:]...)
+	if need {
+		return append(dst, e.quote)
+	}
+	copy(dst[at:], dst[at+1:])
+	return dst[:len(dst)-1]
+}
+
+// unescaped is the character of a one-letter escape.
+func unescaped(x byte) byte {
+	switch x {
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	}
+	return x
+}
+
+// surrogate reports whether hex digits begin with d and then one of low to high.
+func surrogate(s []byte, low, high byte) bool {
+	return s[0]|0x20 == 'd' && s[1]|0x20 >= low|0x20 && s[1]|0x20 <= high
 }
 
 // appendField appends a field, in quotes if it needs them.
@@ -366,15 +441,14 @@ func (e *csvEncoder) appendField(dst, s []byte) []byte {
 
 func (e *csvEncoder) appendQuoted(dst, s []byte) []byte {
 	dst = append(dst, e.quote)
-	for {
-		i := bytes.IndexByte(s, e.quote)
-		if i < 0 {
-			break
+	start := 0
+	for i, c := range s {
+		if c == e.quote {
+			dst = append(append(dst, s[start:i+1]...), c)
+			start = i + 1
 		}
-		dst = append(append(dst, s[:i+1]...), e.quote)
-		s = s[i+1:]
 	}
-	return append(append(dst, s...), e.quote)
+	return append(append(dst, s[start:]...), e.quote)
 }
 
 // appendCompact appends a valid JSON value without white space between its tokens.

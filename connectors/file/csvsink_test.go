@@ -37,8 +37,8 @@ func TestCSVRecords(t *testing.T) {
 			[]string{`{"b":1,"a":"x"}`, `{"a":"y","c":2,"b":3,"d":4}`}, "a,c,b\nx,,1\ny,2,3\n"},
 		"no header": {CSVConfig{Columns: []string{"a"}}, []string{`{"a":"x"}`, `{"a":""}`, `{"a":null}`}, "x\n\"\"\n\"\"\n"},
 		"values": {CSVConfig{Header: true}, []string{
-			` { "s" : "a,b" , "t":"q\"r", "u":"l\nm\r", "v":"\u00e4\ud83d\ude00 \\", "w":null, "x":true, "y":-1.5e3, "z":"" } `},
-			"s,t,u,v,w,x,y,z\n\"a,b\",\"q\"\"r\",\"l\nm\r\",ä😀 \\,,true,-1.5e3,\n"},
+			` { "s" : "a,b" , "t":"q\"r", "u":"l\nm\r", "v":"\u00e4\ud83d\ude00 \\", "w":null, "x":true, "p":"\ud83d\ud83d\uDE00\u0022\u002c\ud83d", "y":-1.5e3, "z":"" } `},
+			"s,t,u,v,w,x,p,y,z\n\"a,b\",\"q\"\"r\",\"l\nm\r\",ä😀 \\,,true,\"\ufffd😀\"\",\ufffd\",-1.5e3,\n"},
 		"nested as JSON": {CSVConfig{Header: true}, []string{`{"a":{"b": [1, "x y"], "c":{}},"d":[ ]}`}, "a,d\n\"{\"\"b\"\":[1,\"\"x y\"\"],\"\"c\"\":{}}\",[]\n"},
 		"nested flattened": {CSVConfig{Header: true, Nested: "flatten"}, []string{
 			`{"a":{"b":1,"c":{"d":"x"},"e":{}},"f":[{"g":2}]}`, `{"a":{"c":{"d":"y"},"b":2},"f":null}`, `{"a":{},"f":3}`, `{"a":7,"f":4}`},
