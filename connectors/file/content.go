@@ -23,8 +23,9 @@ type content interface {
 	left(offset int64) int64
 	// release lets go of what is before offset: it will not be asked for again.
 	release(offset int64)
-	// torn is what is wrong with the end of the content if nothing more comes.
-	torn() error
+	// broken is why nothing can be read behind size, nil if it just ends there.
+	// final says that nothing more will be written.
+	broken(final bool) error
 	close()
 }
 
@@ -83,6 +84,6 @@ func (c *plain) left(offset int64) int64 {
 	return size - offset
 }
 
-func (*plain) release(int64) {}
-func (*plain) torn() error   { return nil }
-func (*plain) close()        {}
+func (*plain) release(int64)     {}
+func (*plain) broken(bool) error { return nil }
+func (*plain) close()            {}

@@ -176,12 +176,18 @@ func quoteError(s csvjson.Status) error {
 	return fmt.Errorf("the quote that is opened here is never closed")
 }
 
-func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) error {
-	if c.scan == nil {
-		if ok, err := c.header(ctx, final); !ok || err != nil {
-			return err
-		}
+func (c *csvRecords) prepare(ctx context.Context, final bool) (bool, error) {
+	if c.scan != nil {
+		return true, nil
 	}
+	ok, err := c.header(ctx, final)
+	if ok {
+		c.content.release(c.at.Offset - 1)
+	}
+	return ok, err
+}
+
+func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) error {
 	if c.base+int64(c.lo) != c.at.Offset {
 		c.seek(c.at.Offset)
 	}
@@ -190,6 +196,9 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 	defer b.MarkFramed()
 	for b.Len() < c.batch && (b.Read == 0 || len(b.Arena)+c.largest <= room) && (c.until == 0 || c.at.Offset < c.until) {
 		if c.lo == c.hi {
+			if c.idle(b, c.base+int64(c.hi)) {
+				return nil
+			}
 			if more, err := c.more(ctx); !more || err != nil {
 				return err
 			}
@@ -212,6 +221,9 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 			}
 			continue
 		case res.Status == csvjson.More:
+			if c.idle(b, c.base+int64(c.hi)) {
+				return nil
+			}
 			more, err := c.more(ctx)
 			if err != nil || !more && !final {
 				return err

@@ -123,6 +123,8 @@ func newLines(r *reader) *lines {
 	}}
 }
 
+func (*lines) prepare(context.Context, bool) (bool, error) { return true, nil }
+
 func (l *lines) fill(ctx context.Context, b *message.Batch, final bool) error {
 	want := cap(b.Arena)
 	if l.perRecord > 0 {

@@ -25,6 +25,8 @@ var bom = []byte("\xef\xbb\xbf")
 // cannot be handed on; what is in the batch by then is good.
 type filler interface {
 	fill(ctx context.Context, b *message.Batch, final bool) error
+	// prepare reads what stands before all records; false while it is not there.
+	prepare(ctx context.Context, final bool) (bool, error)
 	// blocks is how blocks behind r.at are decoded early, nil while they cannot be.
 	blocks() blockDecoder
 }
@@ -73,7 +75,7 @@ func (s *source) newReader(f *os.File, claim connectors.Claim, at place) (*reade
 		spec = s.spec
 	}
 	r := &reader{
-		f: f, content: &plain{f: f}, src: s, claim: claim, at: at,
+		f: f, live: s.pipe, src: s, claim: claim, at: at,
 		budget: budget,
 		pool:   message.NewPool(budget, blockBytes),
 		batch:  max(spec.BatchSize, 1),
@@ -95,14 +97,49 @@ func (s *source) newReader(f *os.File, claim connectors.Claim, at place) (*reade
 		}
 		r.id = id
 	}
-	r.lag.Store(r.content.left(at.Offset))
 	var err error
+	if r.content, err = s.content(f, r.live, budget, r.maxRec); err != nil {
+		return nil, err
+	}
+	r.lag.Store(r.content.left(at.Offset))
 	if s.cfg.format() == formatCSV {
 		r.filler, err = newCSV(r)
 	} else {
 		r.filler = newLines(r)
+		r.content.release(at.Offset - 1)
+	}
+	if err != nil {
+		r.content.close()
 	}
 	return r, err
+}
+
+// content makes the content of an open file.
+func (s *source) content(f *os.File, live bool, budget *message.Budget, maxRecord int64) (content, error) {
+	codec, err := codecOf(s.cfg.Compression, f.Name())
+	switch {
+	case err != nil:
+		return nil, connectors.Permanent(err, "")
+	case live:
+		p, err := newPipe(f, codec)
+		if err != nil {
+			return nil, err
+		}
+		return newStream(p, true, budget, maxRecord), nil
+	case codec != codecNone:
+		return newStream(newMembers(f, codec), false, budget, maxRecord), nil
+	}
+	return &plain{f: f}, nil
+}
+
+// idle reports whether a batch that has records already should not wait for what
+// comes at offset.
+func (r *reader) idle(b *message.Batch, offset int64) bool {
+	if !r.live || b.Read == 0 {
+		return false
+	}
+	size, exact, _ := r.content.size()
+	return size <= offset && !exact
 }
 
 // Read implements connectors.Reader.
@@ -121,21 +158,25 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 			return b, err
 		}
 		// The end of the file, or an unfinished record before it.
-		size, _, err := r.content.size()
+		if err := r.content.broken(false); err != nil {
+			return nil, r.failed("read", err)
+		}
+		size, exact, err := r.content.size()
 		if err != nil {
 			return nil, r.failed("stat", err)
 		}
 		rest := size - r.at.Offset
-		if rest > 0 && r.exit {
-			if err := r.wait(ctx, r.src.quiet); err != nil {
+		torn := r.content.broken(true) != nil
+		if rest > 0 && r.live && exact || (rest > 0 || torn) && r.exit && !r.live {
+			more, err := r.growing(ctx)
+			if err != nil {
 				return nil, err
 			}
-			now, _, err := r.content.size()
-			if err != nil {
-				return nil, r.failed("stat", err)
-			}
-			if now != size {
+			if more {
 				continue
+			}
+			if err := r.content.broken(true); err != nil {
+				return nil, r.failed("read", err)
 			}
 			before := r.at.Offset
 			b, err := r.next(ctx, true)
@@ -147,7 +188,7 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 			}
 		}
 		r.ended = true
-		if rest == 0 {
+		if rest == 0 && !r.live {
 			r.at.End = true
 			if err := r.replaced(); err != nil {
 				return nil, err
@@ -155,6 +196,34 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 		}
 		return nil, connectors.ErrEndOfInput
 	}
+}
+
+// growing waits for a little while and reports whether the file has changed.
+func (r *reader) growing(ctx context.Context) (bool, error) {
+	if r.live {
+		return false, nil // its end is one
+	}
+	before, err := r.f.Stat()
+	if err != nil {
+		return false, r.failed("stat", err)
+	}
+	if err := r.wait(ctx, r.src.quiet); err != nil {
+		return false, err
+	}
+	after, err := r.f.Stat()
+	if err != nil {
+		return false, r.failed("stat", err)
+	}
+	if after.Size() != before.Size() {
+		return true, nil
+	}
+	size, _, err := r.content.size()
+	if err != nil {
+		return false, r.failed("stat", err)
+	}
+	// What has grown meanwhile may not have been looked at yet.
+	n, _, err := r.readAt(ctx, make([]byte, 1), size)
+	return n > 0, err
 }
 
 // next reads one batch; nil without an error at the end of the file.
@@ -172,7 +241,11 @@ func (r *reader) next(ctx context.Context, final bool) (*message.Batch, error) {
 			return nil, err
 		}
 		from = r.at
-		if err = r.begin(ctx); err == nil {
+		ok, err := r.filler.prepare(ctx, final)
+		if err == nil {
+			err = r.begin(ctx)
+		}
+		if err == nil && ok {
 			err = r.filler.fill(ctx, b, final)
 		}
 		if b.Read > 0 {
@@ -210,6 +283,12 @@ func (r *reader) finish(b *message.Batch, from place) (*message.Batch, error) {
 		b.Release()
 		return nil, r.truncated(size)
 	}
+	if !exact && size == r.at.Offset && !r.live {
+		// Whether it was the last record is worth knowing: the file may be gone
+		// when the next run begins. An error comes again with the next Read.
+		n, end, err := r.content.readAt(r.life, make([]byte, 1), size)
+		exact = err == nil && n == 0 && end
+	}
 	r.at.End = exact && size == r.at.Offset
 	r.lag.Store(r.content.left(r.at.Offset))
 	r.content.release(r.at.Offset)
@@ -237,8 +316,31 @@ func (r *reader) begin(ctx context.Context) error {
 		return r.truncated(size)
 	}
 	if exact && size == r.at.Offset {
-		return nil
+		n, _, err := r.readAt(ctx, make([]byte, 1), size)
+		if n == 0 || err != nil {
+			return err
+		}
 	}
+	if !r.checked && r.at.Record > 0 && !r.at.Open {
+		var b [1]byte
+		n, end, err := r.readAt(ctx, b[:], r.at.Offset-1)
+		switch {
+		case err != nil:
+			return err
+		case n == 0 && end:
+			if err := r.content.broken(true); err != nil {
+				return r.failed("read", err)
+			}
+			size, _, err := r.content.size()
+			if err != nil {
+				return r.failed("stat", err)
+			}
+			return r.truncated(size)
+		case b[0] != r.src.cfg.delimiter():
+			return gap(fmt.Errorf("%s has changed: no record begins at the position, record %d at byte %d", r.f.Name(), r.at.Record, r.at.Offset))
+		}
+	}
+	r.checked = true
 	r.at.End = false
 	if r.ended && r.id.inode != "" {
 		// It has grown since its end was seen: by appending, or emptied and

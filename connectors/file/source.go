@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -33,6 +34,8 @@ type source struct {
 	root   string // static part of the path
 	glob   string // the rest, slashes; "" for a plain file
 	shared bool
+	pipe   bool        // read once and in order: standard input, a named pipe
+	began  atomic.Bool // somebody has opened it
 	// quiet is how long an unfinished last record must not change before
 	// exit_on_empty takes it for finished.
 	quiet time.Duration
@@ -44,6 +47,10 @@ func newSource(config any, spec *route.Spec, env connectors.Env) (connectors.Sou
 	cfg := config.(*Config)
 	s := &source{cfg: cfg, spec: spec, env: env, shared: spec.SharedStorage, quiet: 100 * time.Millisecond, worth: worthAhead}
 	p := filepath.ToSlash(filepath.Clean(cfg.Path))
+	if s.pipe = isPipe(cfg.Path); s.pipe {
+		s.root = path.Dir(p)
+		return s, nil
+	}
 	if strings.ContainsAny(p, "*?[{") {
 		if !doublestar.ValidatePattern(p) {
 			return nil, connectors.Permanent(fmt.Errorf("file source: %q is no valid pattern", cfg.Path), "")
@@ -59,6 +66,13 @@ func newSource(config any, spec *route.Spec, env connectors.Env) (connectors.Sou
 // do it, and so are the manifests of part directories: a directory of parts can
 // be read while it is written to.
 func (s *source) Partitions(ctx context.Context) ([]connectors.Partition, error) {
+	if s.pipe {
+		name := path.Base(filepath.ToSlash(s.cfg.Path))
+		if isStdin(s.cfg.Path) {
+			name = "stdin"
+		}
+		return []connectors.Partition{s.partition(name)}, nil
+	}
 	if s.glob == "" {
 		st, err := os.Stat(s.cfg.Path)
 		if err != nil {
@@ -130,6 +144,9 @@ func (s *source) Identify(_ context.Context, p connectors.Partition, recorded st
 	if err != nil {
 		return "", err
 	}
+	if s.pipe {
+		return "", nil
+	}
 	f, err := open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		if recorded != "" {
@@ -181,6 +198,9 @@ func (s *source) Open(_ context.Context, claim connectors.Claim) (connectors.Rea
 	if err != nil {
 		return nil, connectors.Permanent(err, "")
 	}
+	if s.pipe {
+		return s.openPipe(claim, at)
+	}
 	f, err := open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		if at.End {
@@ -188,6 +208,28 @@ func (s *source) Open(_ context.Context, claim connectors.Claim) (connectors.Rea
 		}
 		return nil, gap(fmt.Errorf("%s is gone and was not read to its end: the position is record %d at byte %d", name, at.Record, at.Offset))
 	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.newReader(f, claim, at)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// openPipe reads a pipe from where it is. It cannot go back, so that a run that
+// begins where another one ended would miss what was lost with that one.
+func (s *source) openPipe(claim connectors.Claim, at place) (connectors.Reader, error) {
+	switch {
+	case at != place{}:
+		return nil, connectors.Permanent(fmt.Errorf("file source: %s cannot be resumed at record %d: a pipe is read once, and what the run before had read but not committed is gone", s.cfg.Path, at.Record),
+			"reset the position of this partition to read what comes now as a new input, or read from a file")
+	case s.began.Swap(true):
+		return nil, connectors.Permanent(fmt.Errorf("file source: %s was read by a run that has ended: a pipe is read once", s.cfg.Path), "start the command again, or read from a file")
+	}
+	f, err := openPipe(s.cfg.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -209,6 +251,9 @@ func (s *source) Check(ctx context.Context) error {
 		name, err := s.file(p)
 		if err != nil {
 			return err
+		}
+		if s.pipe {
+			return nil // looking at it would take what it holds
 		}
 		f, err := open(name)
 		if err != nil {
