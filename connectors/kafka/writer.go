@@ -14,6 +14,7 @@ import (
 
 	"github.com/mqbridge/mqb/connectors"
 	dial "github.com/mqbridge/mqb/dial/kafka"
+	"github.com/mqbridge/mqb/hook"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 )
@@ -107,12 +108,14 @@ func (w *writer) send(ctx context.Context, records []kgo.Record) error {
 	for k := range records {
 		c.Produce(context.Background(), &records[k], w.promise)
 	}
+	hook.At("kafka.buffered")
 	err = w.flush(ctx, c)
 	if err != nil {
 		w.give(c)
 	}
 	// Without this the records' memory would go back while kgo may still read it.
 	w.pending.Wait()
+	hook.At("kafka.answered")
 	return err
 }
 
