@@ -9,9 +9,6 @@ import (
 	"strings"
 )
 
-// Mask stands wherever a secret was.
-const Mask = "***"
-
 // Normalized is the route's own YAML: variables replaced, aliases expanded, keys
 // in the order of the documentation, no comments. DecodeRoute reads it back to
 // an equal Spec. It holds secrets in the clear: it is for the coordinator.
@@ -145,37 +142,4 @@ func sortEntries(n *node, rank func(key string) int) {
 		}
 		return rank(a.key) - rank(b.key)
 	})
-}
-
-// secretName reports whether a key that users choose the name of is likely to
-// hold a secret: sasl.password, X-Api-Key, Authorization.
-func secretName(key string) bool {
-	key = strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(key))
-	for _, s := range []string{"password", "passwd", "passphrase", "secret", "token", "apikey", "authorization", "credential", "privatekey", "accesskey", "cookie"} {
-		if strings.Contains(key, s) {
-			return true
-		}
-	}
-	return false
-}
-
-// Patterns instead of net/url: lists of hosts and passwords with reserved
-// characters are no valid URLs and must be masked all the same.
-var (
-	userinfo    = regexp.MustCompile(`(://[^/?#\s:@]*):(\S*)@`)
-	port        = regexp.MustCompile(`^[0-9]+([,/?#]|$)`)
-	querySecret = regexp.MustCompile(`(?i)([?&;][^=&;#\s]*(?:password|passwd|pwd|secret|token|key|signature|credential)[^=&;#\s]*=)[^&;#\s]*`)
-	dsnSecret   = regexp.MustCompile(`(?i)\b((?:ssl)?pass(?:word)?\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s'&]\S*)`)
-)
-
-// MaskURL replaces the password of a URL or connection string, and query
-// parameters that look like secrets, by ***. Other text stays as it is.
-func MaskURL(s string) string {
-	if strings.Contains(s, "://") {
-		if m := userinfo.FindStringSubmatchIndex(s); m != nil && !port.MatchString(s[m[4]:m[5]]) {
-			s = s[:m[4]] + Mask + s[m[5]:]
-		}
-		s = querySecret.ReplaceAllString(s, "${1}"+Mask)
-	}
-	return dsnSecret.ReplaceAllString(s, "${1}"+Mask)
 }
