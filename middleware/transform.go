@@ -65,7 +65,7 @@ type TransformConfig struct {
 
 // Summary implements route.Summarizer.
 func (*TransformConfig) Summary() string {
-	return "Makes a new payload of a JSON payload, in up to three steps: `mapping`, then `expression`, then `schema`; at least one of them is needed. Each record is taken or refused whole; the error names the field and what kind of value it has, never the value. Numbers keep their text in every step: no digit changes.\n\n" +
+	return "Makes a new payload of a JSON payload, in up to three steps: `mapping`, then `expression`, then `schema`; at least one of them is needed. Each record is taken or refused whole; the error names the field and what kind of value it has, never the value. Numbers keep their text in every step: no digit changes. The result is one line, also where the payload was not.\n\n" +
 		"Fields, metadata and comparisons in `expression` follow the rules of `filter`; on top there are objects, lists, `condition ? a : b`, `a ?? b` (b where a is null or absent), and the functions `number string json len lower upper trim replace concat abs floor ceil round`, which give null for what they are not made for. A name that is no identifier is written `$env[\"a.b\"]`, or `a[\"b.c\"]` inside a field; in templates `${payload:a\\.b}`.\n\n" +
 		"A `schema` of one object whose fields have a `type` (also a list of types), `contentMediaType: application/json` or a `default`, with `required` and `additionalProperties: true|false`, is applied in one pass over the text; any other schema needs the record in memory and is slower by an order of magnitude."
 }
@@ -189,7 +189,7 @@ func (t *transform) Process(_ context.Context, b *message.Batch) error {
 		if bad == nil || !t.stop {
 			out, err := t.record(dst, b, i)
 			if err == nil {
-				return out
+				return oneLine(out, mark)
 			}
 			dst = out[:mark]
 			if !t.passThrough {
@@ -208,6 +208,21 @@ func (t *transform) Process(_ context.Context, b *message.Batch) error {
 		return bad
 	}
 	return nil
+}
+
+// oneLine takes line ends out of the JSON behind dst[:mark], where they can only
+// be white space: what was one record is then one line in a file of lines.
+func oneLine(dst []byte, mark int) []byte {
+	if bytes.IndexByte(dst[mark:], '\n') < 0 {
+		return dst
+	}
+	out := dst[:mark]
+	for _, c := range dst[mark:] {
+		if c != '\n' && c != '\r' {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // maxSpare bounds the arena that a worker keeps between batches; one that a huge

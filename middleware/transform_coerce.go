@@ -149,30 +149,24 @@ func isWhole(number []byte) bool {
 	return len(digits)-len(bytes.TrimRight(digits, "0")) >= shift
 }
 
-// coerceText makes a value of a wanted type of a string's content, appending it to
-// dst, where nothing is lost by it: a number keeps its text, so it must be
-// written as JSON writes numbers; JSON in a string is decoded where an object or
-// a list is wanted. ok is false where there is no such value.
-func coerceText(dst, content []byte, want kinds) (out []byte, ok bool) {
+// coercible reports whether the content of a string, as it is, is a value of a
+// wanted type, so that nothing is lost by taking it for that: a number must be
+// written as JSON writes numbers, and keeps its text; JSON in a string counts where
+// an object or a list is wanted, white space around it does not matter.
+func coercible(content []byte, want kinds) bool {
 	if len(content) == 0 {
-		return dst, false
+		return false
 	}
 	switch c := content[0]; {
 	case c == '-' || c-'0' <= 9:
-		if want&(kindInteger|kindNumber) != 0 && jsontext.IsNumber(content) && (want&kindNumber != 0 || isWhole(content)) {
-			return append(dst, content...), true
-		}
+		return want&(kindInteger|kindNumber) != 0 && jsontext.IsNumber(content) && (want&kindNumber != 0 || isWhole(content))
 	case c == 't' || c == 'f':
-		if want&kindBoolean != 0 && (string(content) == "true" || string(content) == "false") {
-			return append(dst, content...), true
-		}
+		return want&kindBoolean != 0 && (string(content) == "true" || string(content) == "false")
 	case want&(kindObject|kindArray) != 0:
-		if i := jsontext.SkipSpace(content, 0); i < len(content) &&
-			(content[i] == '{' && want&kindObject != 0 || content[i] == '[' && want&kindArray != 0) && jsontext.Valid(content) {
-			return append(dst, bytes.TrimRight(content[i:], " \t\r\n")...), true
-		}
+		i := jsontext.SkipSpace(content, 0)
+		return i < len(content) && (content[i] == '{' && want&kindObject != 0 || content[i] == '[' && want&kindArray != 0) && jsontext.Valid(content)
 	}
-	return dst, false
+	return false
 }
 
 // kindOfValue is the type of a JSON value, by its text; an integer is both an

@@ -140,9 +140,8 @@ type flatState struct {
 	*flatSchema
 	names names
 	// seen[i] == record: field i stands in the record at hand.
-	seen    []uint32
-	record  uint32
-	scratch []byte
+	seen   []uint32
+	record uint32
 }
 
 func newFlatState(s *flatSchema) *flatState {
@@ -255,6 +254,10 @@ func (s *flatState) value(dst, src []byte, from, i int, f *flatField) (end, newF
 
 // text is value for a string.
 func (s *flatState) text(dst, src []byte, from, i int, f *flatField) (end, newFrom int, out []byte, err error) {
+	plain := f.want.allows(kindString)
+	if !plain || f.content {
+		return s.convert(dst, src, from, i, f)
+	}
 	end, p := jsontext.SkipString(src, i)
 	if p != jsontext.OK {
 		return end, from, dst, notJSON(p)
@@ -263,35 +266,39 @@ func (s *flatState) text(dst, src []byte, from, i int, f *flatField) (end, newFr
 		dst = append(dst, src[from:i]...)
 		return end, end, append(dst, "null"...), nil
 	}
-	plain := f.want.allows(kindString)
-	if plain && !f.content {
-		return end, from, dst, nil
+	return end, from, dst, nil
+}
+
+// convert is text where the string cannot stay one: what it holds is wanted, or
+// another type.
+func (s *flatState) convert(dst, src []byte, from, i int, f *flatField) (end, newFrom int, out []byte, err error) {
+	// The content goes to where its value will stand: most of the time it is that.
+	mark := len(dst)
+	dst = append(dst, src[from:i]...)
+	start := len(dst)
+	dst, end, p := jsontext.AppendContent(dst, src, i)
+	if p != jsontext.OK {
+		return end, from, dst, notJSON(p)
 	}
-	content := src[i+1 : end-1]
-	if plain {
-		dst = append(dst, src[from:i]...)
-		mark := len(dst)
-		dst = jsontext.AppendUnescaped(dst, content)
-		if !jsontext.Valid(dst[mark:]) {
+	content := dst[start:]
+	switch {
+	case s.options.emptyAsNull && len(content) == 0 && f.want&kindNull != 0:
+		return end, end, append(dst, "null"...), nil
+	case f.want.allows(kindString): // and f.content
+		if !jsontext.Valid(content) {
 			return end, from, dst, badContent(f.name)
 		}
-		if inner := bytes.TrimSpace(dst[mark:]); len(inner) != len(dst)-mark {
-			dst = append(dst[:mark], inner...)
-		}
-		return end, end, dst, nil
+		return end, end, trim(dst, start), nil
+	case s.options.coerce && coercible(content, f.want):
+		return end, end, trim(dst, start), nil
 	}
-	if bytes.IndexByte(content, '\\') >= 0 {
-		s.scratch = jsontext.AppendUnescaped(s.scratch[:0], content)
-		content = s.scratch
+	return end, from, dst[:mark], wrongKind(f.name, src[i:end], f.want)
+}
+
+// trim removes white space around what stands behind dst[:start].
+func trim(dst []byte, start int) []byte {
+	if inner := bytes.TrimSpace(dst[start:]); len(inner) != len(dst)-start {
+		dst = append(dst[:start], inner...)
 	}
-	if s.options.coerce {
-		mark := len(dst)
-		dst = append(dst, src[from:i]...)
-		var ok bool
-		if dst, ok = coerceText(dst, content, f.want); ok {
-			return end, end, dst, nil
-		}
-		dst = dst[:mark]
-	}
-	return end, from, dst, wrongKind(f.name, src[i:end], f.want)
+	return dst
 }

@@ -334,8 +334,8 @@ func (s *treeSchema) coerce(p *jsonschema.Schema, t *tree) {
 		t.raw = []byte("null")
 	case want.allows(have) || !s.options.coerce:
 	case have == kindString:
-		if out, ok := coerceText(nil, t.text(), want); ok {
-			*t = *first(parseTree(out, 0))
+		if text := t.text(); coercible(text, want) {
+			*t = *first(parseTree(text, jsontext.SkipSpace(text, 0)))
 		}
 	case want&kindString != 0 && have&(kindNumber|kindInteger|kindBoolean) != 0:
 		t.raw = append(append([]byte{'"'}, t.raw...), '"')

@@ -58,40 +58,94 @@ func AppendUnescaped(dst, s []byte) []byte {
 			i++
 			continue
 		}
+		var n int
 		dst = append(dst, s[start:i]...)
-		x := s[i+1]
-		i += 2
-		switch x {
-		case 'b':
-			x = '\b'
-		case 'f':
-			x = '\f'
-		case 'n':
-			x = '\n'
-		case 'r':
-			x = '\r'
-		case 't':
-			x = '\t'
-		case 'u':
-			r := hex4(s[i:])
-			i += 4
-			if utf16.IsSurrogate(r) {
-				low := rune(-1)
-				if i+6 <= len(s) && s[i] == '\\' && s[i+1] == 'u' {
-					low = hex4(s[i+2:])
-				}
-				if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
-					i += 6
-				}
-			}
-			dst = utf8.AppendRune(dst, r)
-			start = i
-			continue
-		}
-		dst = append(dst, x)
+		dst, n = appendEscaped(dst, s[i:])
+		i += n
 		start = i
 	}
 	return append(dst, s[start:]...)
+}
+
+// AppendContent is SkipString and AppendUnescaped in one pass: it checks the string
+// whose opening quote is b[i] and appends its content. With a problem, what it has
+// appended is of no use.
+func AppendContent(dst, b []byte, i int) (out []byte, end int, p Problem) {
+	i++
+	start := i
+	for {
+		for i+8 <= len(b) {
+			m := Special(binary.LittleEndian.Uint64(b[i:]))
+			if m != 0 {
+				i += bits.TrailingZeros64(m) >> 3
+				break
+			}
+			i += 8
+		}
+		if i >= len(b) {
+			return dst, len(b), UnexpectedEnd
+		}
+		switch x := b[i]; {
+		case x == '"':
+			return append(dst, b[start:i]...), i + 1, OK
+		case x == '\\':
+			dst = append(dst, b[start:i]...)
+			if i+1 < len(b) && (b[i+1] == '"' || b[i+1] == '\\') {
+				// The second character stands for itself.
+				start = i + 1
+				i += 2
+				continue
+			}
+			if escapeLen(b[i:]) == 0 {
+				return dst, i, BadEscape
+			}
+			var n int
+			dst, n = appendEscaped(dst, b[i:])
+			i += n
+			start = i
+		case x < 0x20:
+			return dst, i, ControlInString
+		case x >= utf8.RuneSelf:
+			r, n := utf8.DecodeRune(b[i:])
+			if r == utf8.RuneError && n == 1 {
+				return dst, i, NotUTF8
+			}
+			i += n
+		default:
+			i++
+		}
+	}
+}
+
+// appendEscaped appends what the valid escape at the beginning of s stands for; n
+// is its length, or that of the pair of escapes that one rune takes.
+func appendEscaped(dst, s []byte) (out []byte, n int) {
+	x := s[1]
+	switch x {
+	case 'b':
+		x = '\b'
+	case 'f':
+		x = '\f'
+	case 'n':
+		x = '\n'
+	case 'r':
+		x = '\r'
+	case 't':
+		x = '\t'
+	case 'u':
+		r, n := hex4(s[2:]), 6
+		if utf16.IsSurrogate(r) {
+			low := rune(-1)
+			if len(s) >= 12 && s[6] == '\\' && s[7] == 'u' && escapeLen(s[6:]) == 6 {
+				low = hex4(s[8:])
+			}
+			if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+				n = 12
+			}
+		}
+		return utf8.AppendRune(dst, r), n
+	}
+	return append(dst, x), 2
 }
 
 // hex4 reads four hexadecimal digits.

@@ -10,6 +10,13 @@ func FuzzUnescapingAgreesWithEncodingJSON(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 0 && b[0] == '"' {
+			end, p := SkipString(b, 0)
+			got, at, q := AppendContent([]byte("#"), b, 0)
+			if at != end || q != p || p == OK && string(got) != "#"+string(AppendUnescaped(nil, b[1:end-1])) {
+				t.Fatalf("AppendContent(%q) = %q %d %v, SkipString says %d %v", b, got, at, q, end, p)
+			}
+		}
 		if !Valid(b) {
 			return
 		}
