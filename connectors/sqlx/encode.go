@@ -115,7 +115,7 @@ func (e *encoder) append(dst []byte, b *message.Batch, i int) ([]byte, rowKind, 
 	if e.copy {
 		dst = append(dst, '\n')
 	}
-	return dst, 0, nil
+	return dst, textRow, nil
 }
 
 func (e *encoder) appendToken(dst []byte, c *column, b *message.Batch, i int) ([]byte, error) {

@@ -8,7 +8,8 @@ import (
 	"github.com/mqbridge/mqb/message"
 )
 
-// objects writes JSON objects as rows of a target, in COPY's text format. One pass
+// objects writes JSON objects as rows of a target, in COPY's binary format where
+// all of a row can be written in it exactly, else in its text format. One pass
 // checks the JSON, one finds the fields: messages of a route look alike, so a
 // field is first looked for where the last object had it.
 type objects struct {
@@ -21,6 +22,7 @@ type objects struct {
 	layout []place
 	left   map[string]place // fields without a column
 	rest   []byte           // the object for the extra column
+	asText int              // this many rows to come are not tried in binary
 }
 
 // extent is a piece of the payload.
@@ -59,13 +61,40 @@ func (e *objects) appendRow(dst, payload []byte) ([]byte, rowKind, error) {
 			return dst, 0, fmt.Errorf("key %q is missing", x.columns[k].name)
 		}
 	}
-	start, written := len(dst), 0
 	var kind rowKind
 	for n, c := range x.defaults {
 		if e.found[c].to == 0 {
 			kind |= 1 << n
 		}
 	}
+	if len(e.rest) > 0 {
+		e.rest = append(e.rest, '}')
+	}
+	if len(x.defaults) == len(x.columns) && kind == 1<<len(x.columns)-1 {
+		return dst, 0, errNoColumns
+	}
+	if x.codecs != nil && e.asText == 0 {
+		out, ok, err := e.appendBinary(dst, payload)
+		if ok || err != nil {
+			return out, kind, err
+		}
+		e.asText = rowsAsText
+	}
+	if e.asText > 0 {
+		e.asText--
+	}
+	out, err := e.appendText(dst, payload)
+	return out, kind | textRow, err
+}
+
+// rowsAsText is how many rows go as text from one on that has to: those after it
+// tend to look like it, and each change of the form takes one more COPY.
+const rowsAsText = 4096
+
+// appendText appends the row whose fields were found in payload, in COPY's text
+// form. On an error dst is returned as it was.
+func (e *objects) appendText(dst, payload []byte) ([]byte, error) {
+	start, x := len(dst), e.target
 	next := 0 // in defaults
 	for c := range x.columns {
 		f := e.found[c]
@@ -75,27 +104,21 @@ func (e *objects) appendRow(dst, payload []byte) ([]byte, rowKind, error) {
 				continue
 			}
 		}
-		if written++; written > 1 {
-			dst = append(dst, '\t')
-		}
 		raw := payload[f.from:f.to]
-		switch {
-		case c == x.extra && len(e.rest) > 0:
-			e.rest = append(e.rest, '}')
+		if c == x.extra {
 			raw = e.rest
-		case f.to == 0:
-			dst = e.appendNull(dst)
-			continue
+		}
+		if len(raw) == 0 {
+			raw = nil
 		}
 		var err error
 		if dst, err = e.appendJSON(dst, raw, x.columns[c].typ); err != nil {
-			return dst[:start], 0, fmt.Errorf("field %q %w", x.columns[c].name, err)
+			return dst[:start], x.refuse(c, err)
 		}
+		dst = append(dst, '\t')
 	}
-	if written == 0 {
-		return dst[:start], 0, errNoColumns
-	}
-	return append(dst, '\n'), kind, nil
+	dst[len(dst)-1] = '\n'
+	return dst, nil
 }
 
 // scan finds the fields of an object. p must be valid JSON; false means it is no

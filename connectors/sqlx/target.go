@@ -27,6 +27,7 @@ type target struct {
 	places  []place // of columns
 	key     []int   // in columns
 	extra   int     // in columns; -1 without
+	codecs  []codec // of columns; nil if there is a type that only the server reads
 	// defaults are the columns that a row may leave out, see rowKind.
 	defaults []int
 
@@ -35,11 +36,15 @@ type target struct {
 }
 
 // rowKind says how a row is written: bit n is set where the row leaves out column
-// defaults[n], so that it gets its default, or stays as it is in an upsert. Rows
-// of one kind that follow each other go in one COPY.
+// defaults[n], so that it gets its default, or stays as it is in an upsert;
+// textRow where it is in COPY's text form. Rows of one kind that follow each other
+// go in one COPY.
 type rowKind uint64
 
-const maxDefaults = 64
+const (
+	maxDefaults         = 63
+	textRow     rowKind = 1 << maxDefaults
+)
 
 // stage is the temporary table that upserts go through.
 func (x *target) stage() string { return "pg_temp." + quoted(x.name) }
@@ -83,7 +88,20 @@ func newTarget(name string, t *table, cfg *Config) (*target, error) {
 	case len(x.defaults) > maxDefaults:
 		return nil, fmt.Errorf("table %s has %d columns with a default, %d can be told apart", t.name, len(x.defaults), maxDefaults)
 	}
+	for _, c := range x.columns {
+		known := codecs[c.typ.oid]
+		if known == codecNone {
+			x.codecs = nil
+			break
+		}
+		x.codecs = append(x.codecs, known)
+	}
 	return x, nil
+}
+
+// refuse is the error of a field.
+func (x *target) refuse(column int, err error) error {
+	return fmt.Errorf("field %q %w", x.columns[column].name, err)
 }
 
 func (x *target) names(columns []int) []string {
@@ -113,13 +131,17 @@ func (x *target) flight(kind rowKind, distinct bool) *flight {
 		}
 	}
 	list := quoted(x.names(columns)...)
+	from := " (" + list + ") FROM STDIN"
+	if kind&textRow == 0 {
+		from += " (FORMAT binary)"
+	}
 	if x.key == nil {
-		f.copy = "COPY " + x.table.name + " (" + list + ") FROM STDIN"
+		f.copy = "COPY " + x.table.name + from
 		return f
 	}
 	stage := x.stage()
 	key := quoted(x.names(x.key)...)
-	f.copy = "COPY " + stage + " (" + list + ") FROM STDIN"
+	f.copy = "COPY " + stage + from
 	var b strings.Builder
 	b.WriteString("; INSERT INTO " + x.table.name + " (" + list + ") SELECT ")
 	if distinct {
@@ -186,4 +208,11 @@ func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, fi
 	return nil
 }
 
-func (t *txn) reader(i, j int) io.Reader { return bytes.NewReader(t.buf[t.start(i):t.end[j-1]]) }
+// reader reads rows [i, j), which are of one kind, as COPY wants them.
+func (t *txn) reader(i, j int) io.Reader {
+	rows := bytes.NewReader(t.buf[t.start(i):t.end[j-1]])
+	if t.kinds[i]&textRow != 0 {
+		return rows
+	}
+	return io.MultiReader(bytes.NewReader(binaryHeader), rows, bytes.NewReader(binaryTrailer))
+}
