@@ -93,6 +93,8 @@ weaken something; the message says what to do.`,
 		c.drainCommand(), c.undrainCommand(), c.excludeCommand(), c.includeCommand(), c.moveCommand(), c.pauseCommand(), c.resumeCommand(),
 		c.checkpointCommand(), c.eventsCommand(), c.topCommand(), c.doctorCommand(), c.backupCommand(), c.versionCommand(),
 	)
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	c.complete(root)
 	return root
 }
 
