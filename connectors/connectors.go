@@ -7,6 +7,7 @@ package connectors
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/message"
@@ -180,6 +181,13 @@ type StatefulWriter interface {
 	// the first Write of a run whose record has no state yet, and before each
 	// commit; by the goroutine that calls Write.
 	State(ctx context.Context) ([]byte, error)
+}
+
+// Paced is implemented by a StatefulWriter that wants its commits to be apart, since
+// each of them waits for a disk (fsync: periodic). The route's checkpoint_interval
+// holds where it is longer.
+type Paced interface {
+	CommitEvery() time.Duration
 }
 
 // LegDeadLetters is the Claim.Leg with which the endpoint of a dlq is opened. Its

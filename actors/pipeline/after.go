@@ -21,6 +21,8 @@ type after struct {
 	sw  connectors.StatefulWriter // w, if it is one
 	rec record
 	end message.Position
+	// every is how far apart commits are.
+	every time.Duration
 	// done is written, with its position not committed; letters belong to it.
 	done    tally
 	letters pending
@@ -38,8 +40,11 @@ type after struct {
 }
 
 func newAfter(r *run, w connectors.PlainWriter, rec record) *after {
-	c := &after{r: r, w: w, rec: rec}
+	c := &after{r: r, w: w, rec: rec, every: r.Claim.Spec.CheckpointInterval}
 	c.sw, _ = w.(connectors.StatefulWriter)
+	if p, ok := w.(connectors.Paced); ok {
+		c.every = max(c.every, p.CommitEvery())
+	}
 	return c
 }
 
@@ -121,7 +126,7 @@ func (c *after) write(ctx context.Context, b *message.Batch, letters []letter) e
 		return c.commit(ctx)
 	}
 	if c.commitAt.IsZero() {
-		c.commitAt = time.Now().Add(c.r.Claim.Spec.CheckpointInterval)
+		c.commitAt = time.Now().Add(c.every)
 		c.arm()
 	}
 	return nil

@@ -59,10 +59,12 @@ type appender struct {
 	closed bool
 }
 
-var _ connectors.StatefulWriter = (*appender)(nil)
+var (
+	_ connectors.StatefulWriter = (*appender)(nil)
+	_ connectors.Paced          = (*appender)(nil)
+)
 
-// CommitEvery is how far apart commits should be at least, since each of them
-// waits for the disk.
+// CommitEvery implements connectors.Paced.
 func (w *appender) CommitEvery() time.Duration { return w.sink.cfg.commitEvery() }
 
 // Write implements connectors.PlainWriter. What it wrote is there for readers when

@@ -363,7 +363,7 @@ func (w *appender) own(own ownership, resumed bool, size int64, skip bool) error
 	case there == nil, !resumed && (size == 0 || skip):
 		return w.writeOwner(own)
 	}
-	hint := "write to another file, or set existing_parts: skip to go on behind what is there"
+	hint := "write to another file, delete this one, or set existing_parts: skip to go on behind what is there"
 	if resumed {
 		hint = "write to another file"
 	}
