@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -13,11 +14,11 @@ import (
 	"github.com/mqbridge/mqb/message"
 )
 
-// place is what sinks of all three kinds write to in memory, with each fault on
+// place is what sinks of all kinds write to in memory, with each fault on
 // demand. It exists to see the suite pass and turn red.
 type place struct {
 	fault string
-	kind  string // plain, tx, parts
+	kind  string // plain, stateful, tx, parts
 
 	mu       sync.Mutex
 	open     chan struct{} // closed unless the system is blocked
@@ -135,6 +136,15 @@ func (pr prepared) Open(_ context.Context, claim connectors.Claim) (connectors.W
 	case "parts":
 		pw := &partWriter{writer: w}
 		return pw, pw.adopt()
+	case "stateful":
+		if state := claim.Record.SinkState; len(state) > 0 && w.p.fault != "nothing taken back" {
+			n, err := strconv.Atoi(string(state))
+			if err != nil {
+				return nil, err
+			}
+			w.p.rows = w.p.rows[:n]
+		}
+		return &statefulWriter{w}, nil
 	}
 	return &plainWriter{w}, nil
 }
@@ -195,6 +205,42 @@ func (w *plainWriter) Write(ctx context.Context, b *message.Batch, i, j int) err
 		return &refused
 	}
 	return nil
+}
+
+// statefulWriter's state is the number of its rows.
+type statefulWriter struct{ *writer }
+
+func (w *statefulWriter) Write(ctx context.Context, b *message.Batch, i, j int) error {
+	if err := w.p.wait(ctx, w.closed); err != nil {
+		return err
+	}
+	if err := w.gate(); err != nil {
+		return err
+	}
+	var refused connectors.RowsError
+	var rows [][]byte
+	for ; i < j; i++ {
+		if row := slices.Clone(b.Payload(i)); bad(row) {
+			refused.Rows = append(refused.Rows, connectors.RowError{Index: i, Err: errors.New("no")})
+		} else {
+			rows = append(rows, row)
+		}
+	}
+	if len(refused.Rows) == 0 || w.p.fault == "others written beside a refused row" {
+		w.p.rows = append(w.p.rows, rows...)
+	}
+	if len(refused.Rows) > 0 {
+		return &refused
+	}
+	return nil
+}
+
+func (w *statefulWriter) State(context.Context) ([]byte, error) {
+	n := len(w.p.rows)
+	if w.p.fault == "the state falls short" {
+		n = max(n-1, 0)
+	}
+	return strconv.AppendInt(nil, int64(n), 10), nil
 }
 
 type txWriter struct{ *writer }

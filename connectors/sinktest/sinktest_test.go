@@ -51,9 +51,10 @@ func harness(fault, kind string) sinktest.Harness {
 	}}
 }
 
-func TestPlain(t *testing.T) { sinktest.Run(t, harness("", "plain")) }
-func TestTx(t *testing.T)    { sinktest.Run(t, harness("", "tx")) }
-func TestParts(t *testing.T) { sinktest.Run(t, harness("", "parts")) }
+func TestPlain(t *testing.T)    { sinktest.Run(t, harness("", "plain")) }
+func TestStateful(t *testing.T) { sinktest.Run(t, harness("", "stateful")) }
+func TestTx(t *testing.T)       { sinktest.Run(t, harness("", "tx")) }
+func TestParts(t *testing.T)    { sinktest.Run(t, harness("", "parts")) }
 
 // faults names for each way to break a sink the behaviour that must turn red.
 var faults = []struct{ kind, fault, behaviour string }{
@@ -65,6 +66,13 @@ var faults = []struct{ kind, fault, behaviour string }{
 	{"plain", "repeats land twice", "repeat_is_absorbed"},
 	{"plain", "gate ignored", "closed_gate"},
 	{"plain", "close does not wake a write", "close_while_blocked"},
+
+	{"stateful", "others written beside a refused row", "refused_rows_leave_the_others"},
+	{"stateful", "nothing taken back", "what_was_written_behind_the_state_is_taken_back"},
+	{"stateful", "the state falls short", "what_was_written_behind_the_state_is_taken_back"},
+	{"stateful", "nothing taken back", "the_state_of_an_empty_run"},
+	{"stateful", "gate ignored", "closed_gate"},
+	{"stateful", "close does not wake a write", "close_while_blocked"},
 
 	{"tx", "visible before the commit", "committed_is_visible,_in_order,_and_nothing_before"},
 	{"tx", "rows without the record", "commit_carries_the_record"},
