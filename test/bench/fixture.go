@@ -13,7 +13,6 @@ import (
 // The fixture is the seven-column orders table that the peers publish figures
 // for: about 122 bytes a row as CSV with CRLF ends, one column of quoted JSON.
 // The same seed gives the same bytes.
-const fixtureRows = 1_000_000
 
 type order struct {
 	id                             int
@@ -53,9 +52,10 @@ func (o order) csv() string {
 		o.id, o.name, o.country, o.amount, o.created, o.active, o.tier, o.score, strings.Join(o.tags, `"",""`))
 }
 
-// fixture writes orders.csv and orders.jsonl, once per directory.
-func fixture(dir string) (csv, jsonl string, err error) {
-	csv, jsonl = filepath.Join(dir, "orders.csv"), filepath.Join(dir, "orders.jsonl")
+// fixture writes the table as CSV and as JSON lines, once per directory and size.
+func fixture(dir string, rows int) (csv, jsonl string, err error) {
+	name := fmt.Sprintf("orders-%d", rows)
+	csv, jsonl = filepath.Join(dir, name+".csv"), filepath.Join(dir, name+".jsonl")
 	if _, err := os.Stat(jsonl); err == nil {
 		return csv, jsonl, nil
 	}
@@ -71,7 +71,7 @@ func fixture(dir string) (csv, jsonl string, err error) {
 	defer j.Close()
 	cw, jw := bufio.NewWriterSize(c, 1<<20), bufio.NewWriterSize(j, 1<<20)
 	fmt.Fprint(cw, "id,first_name,country,amount,created_at,active,attributes\r\n")
-	orders(fixtureRows, func(o order) {
+	orders(rows, func(o order) {
 		cw.WriteString(o.csv())
 		cw.WriteString("\r\n")
 		jw.WriteString(o.json())

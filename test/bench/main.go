@@ -1,8 +1,9 @@
 // Bench measures what docs/performance.md publishes: throughput of mqbctl run,
-// counted at the sink, beside a build whose fence does not compare; the cost of
-// the fence as the product counts it; what planning and an idle cluster cost at
-// scale; and how long a partition stands still in a failover and in a hand-off. Variants alternate in one run, since absolute
-// figures move with the machine.
+// counted at the sink, beside a build whose fence does not compare and, when it is
+// asked to, beside other programs that do the same work; the cost of the fence as
+// the product counts it; what planning and an idle cluster cost at scale; and how
+// long a partition stands still in a failover and in a hand-off. Variants alternate
+// in one run, since absolute figures move with the machine.
 package main
 
 import (
@@ -15,20 +16,25 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/mqbridge/mqb/test/harness"
 )
 
+const defaultRows = 1_000_000
+
 var (
 	runs  = flag.Int("n", 5, "timed runs of each variant")
+	rows  = flag.Int("rows", defaultRows, "rows of the fixture; the Kafka jobs without peers have six times as many")
 	moves = flag.Int("moves", 10, "kills, and drains, of the failover benchmark")
-	only  = flag.String("only", "", "comma separated: csv, jsonl, jsonl-long, kafka-parts, kafka-postgres, scale, failover; default all")
-	peer  = flag.String("peer", "", "shell command that writes $IN as JSON lines to $OUT: runs beside csv and jsonl in the same alternation")
+	only  = flag.String("only", "", "comma separated: "+strings.Join(kindNames[:], ", ")+", kafka-parts, scale, failover, and a job's name with -long behind it for ten times the rows; default all, and jsonl-long")
+	names peerNames
 )
 
 func main() {
+	flag.Var(&names, "peers", "also run other programs, which are installed in the cache of the tests: -peers for all, -peers=mqbridge,duckdb for some of "+strings.Join(peerNames(nil).all(), ", "))
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -40,14 +46,17 @@ func main() {
 
 func wanted(name string) bool {
 	if *only == "" {
-		return true
+		return !strings.HasSuffix(name, "-long") || name == "jsonl-long"
 	}
-	for s := range strings.SplitSeq(*only, ",") {
-		if s == name {
-			return true
-		}
+	return slices.Contains(strings.Split(*only, ","), name)
+}
+
+// title is a job's title; one with another number of rows says so.
+func (w *work) title(name string) string {
+	if w.rows == defaultRows {
+		return name
 	}
-	return false
+	return fmt.Sprintf("%s, %g million rows", name, float64(w.rows)/1e6)
 }
 
 func run(ctx context.Context) error {
@@ -63,34 +72,18 @@ func run(ctx context.Context) error {
 	if err := build(ctx, open, "mqbnofence"); err != nil {
 		return err
 	}
-	fmt.Printf("%s, %d CPUs, %s\n\n", cpu(), runtime.NumCPU(), runtime.Version())
-	fmt.Println("| job | variant | rows/s, median [min..max] | CPU s | peak RSS MiB | fence cost % |")
-	fmt.Println("|---|---|---|---|---|---|")
 	w := work{dir: dir, fenced: fenced, open: open}
 	defer w.stop()
-	for _, j := range []struct {
-		name string
-		make func(context.Context) (job, error)
-	}{{"csv", w.csv}, {"jsonl", w.jsonl}, {"jsonl-long", w.long}, {"kafka-parts", w.kafkaParts}, {"kafka-postgres", w.kafkaPostgres}} {
-		if !wanted(j.name) {
-			continue
-		}
-		job, err := j.make(ctx)
-		if err != nil {
-			return err
-		}
-		results, err := job.run(ctx, *runs)
-		if err != nil {
-			return err
-		}
-		for _, r := range results {
-			fence := "–"
-			if len(r.fence) > 0 {
-				fence = fmt.Sprintf("%.2f", spreadOf(r.fence).median)
-			}
-			fmt.Printf("| %s | %s | %s | %.2f | %.0f | %s |\n", r.job, r.variant, r.rate, r.cpu.median, r.rssMiB, fence)
-		}
+	installed, err := names.install(ctx)
+	if err != nil {
+		return err
 	}
+	fmt.Printf("%s, %d CPUs, %s\n\n%s\n", cpu(), runtime.NumCPU(), runtime.Version(), tableHead)
+	left, err := w.jobs(ctx, installed)
+	if err != nil {
+		return err
+	}
+	printLeft(left)
 	if wanted("scale") {
 		if err := w.scale(ctx); err != nil {
 			return err
@@ -106,6 +99,78 @@ func run(ctx context.Context) error {
 		return w.failover(ctx, *moves, "etcd, 3 members", harness.Etcd(servers, 3).URL())
 	}
 	return nil
+}
+
+// jobs runs those that are wanted and returns what peers could not do.
+func (w *work) jobs(ctx context.Context, peers []peer) (left []leftOut, err error) {
+	type entry struct {
+		name string
+		make func(context.Context) (job, error)
+		// alone says that no peer runs: it is about our own parts, with six times
+		// the rows, so that a run lasts seconds.
+		alone bool
+	}
+	var list []entry
+	for k := csvToJSONL; k <= jsonlZstdToJSONL; k++ {
+		list = append(list, entry{name: k.String(), make: w.file(k)})
+	}
+	list = append(list,
+		entry{name: kafkaToJSONL.String(), make: w.kafkaFiles(kafkaToJSONL, "Kafka → JSONL")},
+		entry{name: kafkaProjected.String(), make: w.kafkaFiles(kafkaProjected, "Kafka → JSONL, 4 columns of 7")},
+		entry{name: jsonlToKafka.String(), make: w.toKafka},
+		entry{name: jsonlCopied.String(), make: w.jsonlPostgres(jsonlCopied, "JSONL → PostgreSQL, COPY")},
+		entry{name: jsonlUpserted.String(), make: w.jsonlPostgres(jsonlUpserted, "JSONL → PostgreSQL, upsert by id")},
+		entry{name: "kafka-parts", make: w.kafkaFiles(kafkaToJSONL, "Kafka → parts"), alone: true},
+		entry{name: kafkaCopied.String(), make: w.kafkaPostgres, alone: true},
+	)
+	for _, e := range list {
+		for _, long := range []bool{false, true} {
+			name := e.name
+			w.rows, w.peers = *rows, peers
+			if e.alone {
+				w.rows, w.peers = 6**rows, nil
+			}
+			if long {
+				name += "-long"
+				w.rows, w.peers = 10*w.rows, nil
+			}
+			if !wanted(name) {
+				continue
+			}
+			j, err := e.make(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			results, err := j.run(ctx, *runs)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range results {
+				fmt.Println(r)
+			}
+			left = append(left, j.left...)
+		}
+	}
+	return left, nil
+}
+
+// printLeft prints what peers could not do, a line for each reason.
+func printLeft(left []leftOut) {
+	jobs := map[leftOut][]string{}
+	var order []leftOut
+	for _, l := range left {
+		key := leftOut{peer: l.peer, why: l.why}
+		if jobs[key] == nil {
+			order = append(order, key)
+		}
+		jobs[key] = append(jobs[key], l.job)
+	}
+	if len(order) > 0 {
+		fmt.Printf("\n| peer | left out of | why |\n|---|---|---|\n")
+	}
+	for _, l := range order {
+		fmt.Printf("| %s | %s | %s |\n", l.peer, strings.Join(jobs[l], "; "), l.why)
+	}
 }
 
 func build(ctx context.Context, dir, tags string) error {

@@ -19,9 +19,12 @@ type sample struct {
 	out       string
 }
 
-// timed runs a command to its end, from outside: start-up and shutdown count.
-func timed(ctx context.Context, path string, args ...string) (sample, error) {
-	cmd := exec.CommandContext(ctx, path, args...)
+// timed runs a variant from outside: start-up and shutdown count. One that never
+// ends by itself is timed until its work is done, and then told to end.
+func timed(ctx context.Context, v variant) (sample, error) {
+	args := v.args()
+	cmd := exec.CommandContext(ctx, v.bin, args...)
+	cmd.Env = append(os.Environ(), v.env...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	t := time.Now()
@@ -31,16 +34,45 @@ func timed(ctx context.Context, path string, args ...string) (sample, error) {
 	peak := make(chan float64)
 	done := make(chan struct{})
 	go func() { peak <- watchPeak(cmd.Process.Pid, done) }()
-	err := cmd.Wait()
-	s := sample{wall: time.Since(t)}
+	var s sample
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var err error
+	if v.until == nil {
+		err = <-ended
+		s.wall = time.Since(t)
+	} else {
+		s.wall, err = await(ctx, v, t, ended)
+		if err == nil {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			<-ended // says that it was told to end
+		}
+	}
 	close(done)
 	s.rssMiB, s.out = <-peak, out.String()
 	if err != nil {
-		return s, fmt.Errorf("%s %v: %w\n%s%s", path, args, err, out.Bytes(), errOut.Bytes())
+		return s, fmt.Errorf("%s %v: %w\n%s%s", v.bin, args, err, out.Bytes(), errOut.Bytes())
 	}
 	ru := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	s.cpu = time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 	return s, nil
+}
+
+// await asks until the variant has done its work, which it has to before it ends.
+func await(ctx context.Context, v variant, start time.Time, ended <-chan error) (time.Duration, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case err := <-ended:
+			return 0, fmt.Errorf("ended before its work was done: %w", err)
+		}
+		now := time.Since(start)
+		if ok, err := v.until(ctx); err != nil || ok {
+			return now, err
+		}
+	}
 }
 
 // watchPeak returns the peak resident memory in MiB of a process that runs. (The
@@ -74,67 +106,3 @@ func spreadOf(v []float64) spread {
 }
 
 func (s spread) String() string { return fmt.Sprintf("%.0f [%.0f..%.0f]", s.median, s.min, s.max) }
-
-// job is one thing to measure, with its variants (A, B, …).
-type job struct {
-	name     string
-	rows     int
-	variants []variant
-	// before runs, untimed, before each run; count says how many rows the sink holds.
-	before func(ctx context.Context, v variant) error
-	count  func(ctx context.Context) (int, error)
-}
-
-type variant struct {
-	name string
-	bin  string
-	args func() []string
-}
-
-// result of one variant of a job.
-type result struct {
-	job, variant string
-	rate, cpu    spread // rows/s, CPU seconds
-	rssMiB       float64
-	fence        []float64 // per cent, as the product counts it
-}
-
-// run alternates the variants, after one warm-up of each, and counts at the sink.
-func (j job) run(ctx context.Context, n int) ([]result, error) {
-	rates, cpus := make([][]float64, len(j.variants)), make([][]float64, len(j.variants))
-	rss, fences := make([]float64, len(j.variants)), make([][]float64, len(j.variants))
-	for i := range n + 1 {
-		for k, v := range j.variants {
-			if err := j.before(ctx, v); err != nil {
-				return nil, err
-			}
-			syscall.Sync()
-			s, err := timed(ctx, v.bin, v.args()...)
-			if err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", j.name, v.name, err)
-			}
-			got, err := j.count(ctx)
-			if err != nil {
-				return nil, err
-			}
-			if got != j.rows {
-				return nil, fmt.Errorf("%s, %s: %d rows at the sink instead of %d", j.name, v.name, got, j.rows)
-			}
-			if i == 0 {
-				continue
-			}
-			rates[k] = append(rates[k], float64(j.rows)/s.wall.Seconds())
-			cpus[k] = append(cpus[k], s.cpu.Seconds())
-			rss[k] = max(rss[k], s.rssMiB)
-			if f, ok := fenceCost(s.out); ok {
-				fences[k] = append(fences[k], f)
-			}
-			fmt.Fprintf(os.Stderr, "  %s, %s: %.0f rows/s\n", j.name, v.name, float64(j.rows)/s.wall.Seconds())
-		}
-	}
-	out := make([]result, len(j.variants))
-	for k, v := range j.variants {
-		out[k] = result{job: j.name, variant: v.name, rate: spreadOf(rates[k]), cpu: spreadOf(cpus[k]), rssMiB: rss[k], fence: fences[k]}
-	}
-	return out, nil
-}
