@@ -253,6 +253,11 @@ func TestDelayPacesByMessages(t *testing.T) {
 			if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+20*time.Millisecond {
 				t.Errorf("%d × %d took %v", c.batches, c.size, took)
 			}
+			time.Sleep(time.Hour)
+			start = time.Now()
+			if err := m.Process(t.Context(), batch("a", "b")); err != nil || time.Since(start) != 200*time.Millisecond {
+				t.Errorf("behind an idle hour two messages took %v, %v", time.Since(start), err)
+			}
 			if err := m.Process(t.Context(), batch()); err != nil {
 				t.Error(err)
 			}

@@ -247,6 +247,16 @@ func TestTransformMapping(t *testing.T) {
 	}
 }
 
+// Hazard: a few bytes that cost gigabytes, or a panic, where they are compared.
+func TestANumberOfHugeExponentIsRefusedWhereItWouldBeCompared(t *testing.T) {
+	t.Parallel()
+	m := build(t, "transform: {schema: {type: object, properties: {a: {type: number, minimum: 0}}}}", "drop")
+	b := batch(`{"a":1e10000}`, `{"a":1e2000000}`, `{"a":"-1E-999999999999"}`)
+	if bad, said := transformed(t, m, b); fmt.Sprint(bad) != "[1 2]" || !strings.Contains(said, "field a has an exponent too large") {
+		t.Errorf("bad %v: %s", bad, said)
+	}
+}
+
 // mapping, then expression, then schema.
 func TestTransformOrder(t *testing.T) {
 	t.Parallel()

@@ -10,13 +10,14 @@ import (
 
 func TestExpression(t *testing.T) {
 	t.Parallel()
-	payload := `{"id":"17","name":" Ada ","big":1234567890123456789,"f":1.10,"huge":1e400,"z":null,"ok":true,"a":{"b":"x","c.d":1},"l":[1,2],"j":"{\"k\":[1.50]}","k.x":2}`
+	payload := `{"id":"17","name":" Ada ","big":1234567890123456789,"f":1.10,"huge":1e400,"z":null,"ok":true,"a":{"b":"x","c.d":1},"l":[1,2],"j":"{\"k\":[1.50]}","k.x":2,"max":9223372036854775807}`
 	b := one(payload, "kind", "test")
 	for expression, want := range map[string]string{
 		`{id: number(id), name: trim(name)}`:                                           `{"id":17,"name":"Ada"}`,
 		`{big: big, f: f, huge: huge, z: z, ok: ok, a: a, l: l}`:                       `{"big":1234567890123456789,"f":1.10,"huge":1e400,"z":null,"ok":true,"a":{"b":"x","c.d":1},"l":[1,2]}`,
 		`{next: big + 1, less: big - 1, neg: -big, half: f / 2}`:                       `{"next":1234567890123456790,"less":1234567890123456788,"neg":-1234567890123456789,"half":0.55}`,
 		`{f: number(f), s: string(f), t: string(ok), n: string(z)}`:                    `{"f":1.10,"s":"1.10","t":"true","n":null}`,
+		`{a: max + 1, b: max * 2, c: max - -1, d: max % 10}`:                           `{"a":9223372036854776000,"b":18446744073709552000,"c":9223372036854776000,"d":7}`,
 		`{none: none, more: none + 1}`:                                                 `{"none":null,"more":null}`,
 		`{d: none ?? "d", e: a.b ?? "d", n: z ?? id ?? 1}`:                             `{"d":"d","e":"x","n":"17"}`,
 		`{v: ok && f > 1 ? upper(a.b) : "no", w: id > 20 ? 1 : 2}`:                     `{"v":"X","w":2}`,
