@@ -35,6 +35,7 @@ type copyOptions struct {
 	batchSize   int
 	verbose     int
 	printConfig bool
+	existing    string
 }
 
 func (c *cli) copyCommand() *cobra.Command {
@@ -47,6 +48,7 @@ func (c *cli) copyCommand() *cobra.Command {
 SRC and DST are paths or URIs; the scheme picks the endpoint:
 
   orders.csv, data/*.jsonl.gz            files; - is standard input or output
+                                         (file:-?format=csv to say more)
   out/                                   a directory of immutable part files
   kafka://broker:9092/topic?group_id=g   brokers with commas between them
   postgres://user:pw@host/db?table=t     or sqlx:?url=postgres://…
@@ -89,6 +91,7 @@ all else to standard error. Exits with 1 if anything was not delivered.`,
 	f.StringVar(&o.filter, "filter", "", "copy only records for which this `expression` is true")
 	f.BoolVar(&o.resume, "resume", false, "go on where the last copy of the same SRC, DST and --filter ended")
 	f.BoolVar(&o.noResume, "no-resume", false, "start at the beginning (the default)")
+	f.StringVar(&o.existing, "existing-parts", "fail", "when DST has files that another copy wrote: `fail`, or skip to go on behind them (a file) or beside them (parts)")
 	f.IntVar(&o.concurrency, "concurrency", 4, "middleware workers; the order is kept")
 	f.IntVar(&o.batchSize, "batch-size", 1024, "the most records in a batch")
 	f.CountVarP(&o.verbose, "verbose", "v", "log what happens; twice for more")
@@ -142,15 +145,23 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	id := o.id()
 	spec, err := route.Copy{
 		Name: id, Source: o.from, Destination: o.to, Filter: o.filter, LookupEnv: os.LookupEnv,
-		Keys: map[string]string{"concurrency": strconv.Itoa(o.concurrency), "batch_size": strconv.Itoa(o.batchSize)},
+		Keys: map[string]string{
+			"concurrency": strconv.Itoa(o.concurrency), "batch_size": strconv.Itoa(o.batchSize), "existing_parts": o.existing,
+		},
 	}.Spec(registry)
 	if err != nil {
 		return invalid(err)
 	}
 	t, _ := registry.Endpoint(spec.Input.Type)
 	source := t.Source(spec.Input.Config)
-	if o.resume && !source.DurablePosition {
-		return &api.Error{Message: "--resume: " + cmp.Or(source.Why, spec.Input.Type+" has no position to go on at"), Code: api.CodeRefused}
+	why := ""
+	if !source.DurablePosition {
+		why = cmp.Or(source.Why, spec.Input.Type+" has no position to go on at")
+	} else if standard(spec.Input, "/dev/stdin") {
+		why = "standard input is read once"
+	}
+	if o.resume && why != "" {
+		return &api.Error{Message: "--resume: " + why, Code: api.CodeRefused}
 	}
 	if !o.drainGiven {
 		o.drain = source.EndsItself
@@ -162,25 +173,28 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	root := o.dataDir
 	o.dataDir = filepath.Join(root, copiesDir, id)
 	o.follow = !o.drain && o.limit == 0 && o.wait == 0
-	if o.verbose > 0 {
+	switch {
+	case o.verbose > 0:
 		o.logLevel = [...]string{"info", "debug"}[min(o.verbose, 2)-1]
+	case !o.follow:
+		o.logLevel = "off" // what stops a copy that ends is its last word
 	}
-	j := job{
-		name: id, text: []byte(spec.Normalized()), options: o.runOptions, registry: registry, fresh: !o.resume,
-		resume: "the same command with --resume goes on where this one ended; its state is in " + o.dataDir,
+	j := job{name: id, text: []byte(spec.Normalized()), options: o.runOptions, registry: registry, fresh: !o.resume}
+	if why == "" {
+		j.resume = "the same command with --resume goes on where this one ended; its state is in " + o.dataDir
 	}
 	if o.limit > 0 || o.wait > 0 {
 		b := newBounds(o.limit, o.wait, o.drain)
 		j.registry = registry.WithSources(b.sources)
 	}
-	if standardOutput(spec) {
+	if standard(spec.Output, "/dev/stdout") {
 		j.summary = c.err
 	}
 	if o.resume || o.verbose > 0 {
 		fmt.Fprintln(c.err, "the state of this copy is in", o.dataDir)
 	}
-	ran, err := c.runJob(ctx, j)
-	if !o.resume && (!ran || err == nil && !o.follow) {
+	moved, err := c.runJob(ctx, j)
+	if !o.resume && (!moved || err == nil && !o.follow) {
 		// Nobody goes on with a copy that is complete, or that never began.
 		if err := os.RemoveAll(o.dataDir); err != nil {
 			fmt.Fprintln(c.err, "warning:", err)
@@ -192,10 +206,10 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	return err
 }
 
-// standardOutput reports whether the copy itself goes there.
-func standardOutput(spec *route.Spec) bool {
-	f, ok := spec.Output.Config.(*file.Config)
-	return ok && (f.Path == "-" || f.Path == "/dev/stdout")
+// standard reports whether an endpoint is a standard stream, which has a device.
+func standard(e route.Endpoint, device string) bool {
+	f, ok := e.Config.(*file.Config)
+	return ok && (f.Path == "-" || f.Path == device)
 }
 
 // printConfig writes the copy as a file for run and apply.

@@ -107,9 +107,8 @@ type job struct {
 	resume string
 }
 
-// runJob runs a job to its end. ran is false when it failed before anything was
-// read.
-func (c *cli) runJob(ctx context.Context, j job) (ran bool, err error) {
+// runJob runs a job to its end. moved is false when nothing was read.
+func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 	started := time.Now()
 	scr := newScreen(c.err)
 	inner := *c
@@ -156,7 +155,8 @@ func (c *cli) runJob(ctx context.Context, j job) (ran bool, err error) {
 	if err := l.reach(ctx, list); err != nil {
 		return false, err
 	}
-	return true, l.run(ctx, engine)
+	read, err := l.run(ctx, engine)
+	return read > 0, err
 }
 
 // logger writes records of level and above to standard error, repeated ones now
@@ -309,7 +309,7 @@ func retry[T any](ctx context.Context, log *slog.Logger, within time.Duration, a
 	return v, err
 }
 
-func (l *localRun) run(ctx context.Context, c lease.Coordinator) error {
+func (l *localRun) run(ctx context.Context, c lease.Coordinator) (read int64, err error) {
 	node, err := cluster.NewNode(cluster.Config{
 		Name: localNode, Cluster: localNode, Address: localNode, Version: cluster.Version,
 		Coordinator: c, Registry: l.registry, DataDir: l.env.DataDir, Budget: l.env.Budget, Log: l.log,
@@ -322,7 +322,7 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) error {
 		},
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -332,7 +332,7 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) error {
 	select {
 	case tree = <-l.tree:
 	case err := <-ended:
-		return err
+		return 0, err
 	}
 
 	sum, end := l.watch(ctx, tree)
@@ -351,7 +351,7 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) error {
 		// What was on its way has arrived since.
 		sum = summarize(tree.Runs(), time.Since(l.started))
 	}
-	return l.finish(sum, end)
+	return sum.Read, l.finish(sum, end)
 }
 
 // ending is how a run ended.
@@ -492,9 +492,13 @@ func (l *localRun) finish(s summary, end ending) error {
 	case err != nil:
 		return err
 	case len(s.Errors) > 0:
-		return &api.Error{
-			Message: fmt.Sprintf("%d of %d partitions stopped", len(s.Errors), s.Partitions), Code: api.CodeFailed, Details: s.stops(), Hint: l.resume,
+		e := &api.Error{
+			Message: fmt.Sprintf("%d of %d partitions stopped", len(s.Errors), s.Partitions), Code: api.CodeFailed, Details: s.stops(),
 		}
+		if s.Read > 0 {
+			e.Hint = l.resume
+		}
+		return e
 	case end == outOfReach:
 		return &api.Error{Message: fmt.Sprintf("nothing was delivered within %s: %s", l.options.connectTimeout, s.note), Code: api.CodeUnreachable}
 	case end == interrupted && !l.follow:
