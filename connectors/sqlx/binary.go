@@ -3,11 +3,14 @@ package sqlx
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"strconv"
 	"unsafe"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/mqbridge/mqb/message"
 )
 
 // codec writes values of one type in PostgreSQL's binary form, which spares the
@@ -260,6 +263,29 @@ func hexDigit(c byte) byte {
 		return c | 0x20 - 'a' + 10
 	}
 	return 0xff
+}
+
+// wholeRows writes payloads as they are into one column, in COPY's binary form.
+type wholeRows struct{ codec codec }
+
+func (e wholeRows) append(dst []byte, b *message.Batch, i int) ([]byte, rowKind, error) {
+	payload := b.Payload(i)
+	if e.codec != codecBytea {
+		if err := checkText(payload); err != nil {
+			return dst, 0, fmt.Errorf("payload %w", err)
+		}
+	}
+	dst, _ = e.codec.append(append(dst, 0, 1), payload)
+	return dst, 0, nil
+}
+
+// wholeCodec is how the whole payload goes into a column of a type; codecNone: as text.
+func wholeCodec(t columnType) codec {
+	switch c := codecs[t.oid]; c {
+	case codecBytea, codecText, codecJSONB:
+		return c
+	}
+	return codecNone
 }
 
 // appendBinary appends the row whose fields were found in payload, in the binary

@@ -131,10 +131,7 @@ func (x *target) flight(kind rowKind, distinct bool) *flight {
 		}
 	}
 	list := quoted(x.names(columns)...)
-	from := " (" + list + ") FROM STDIN"
-	if kind&textRow == 0 {
-		from += " (FORMAT binary)"
-	}
+	from := " (" + list + ") FROM STDIN" + formatClause(kind)
 	if x.key == nil {
 		f.copy = "COPY " + x.table.name + from
 		return f
@@ -206,6 +203,14 @@ func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, fi
 		i, first = k, ""
 	}
 	return nil
+}
+
+// formatClause is what COPY is told of the form of its rows.
+func formatClause(kind rowKind) string {
+	if kind&textRow != 0 {
+		return ""
+	}
+	return " (FORMAT binary)"
 }
 
 // reader reads rows [i, j), which are of one kind, as COPY wants them.

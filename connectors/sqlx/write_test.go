@@ -125,6 +125,32 @@ func TestBytesGoIntoByteaUnchangedByAnyWay(t *testing.T) {
 	}
 }
 
+// Whatever type the column of the whole payload has.
+func TestWholePayloadGoesIntoAnyTypeThatTakesIt(t *testing.T) {
+	t.Parallel()
+	for typ, want := range map[string]string{"bytea": "199", "text": "199", "varchar(60)": "199", "json": "199", "jsonb": "199", "int": "", "short": "199"} {
+		url := harness.Postgres(t).NewDatabase(t)
+		harness.PostgresExec(t, url, "CREATE DOMAIN short AS text CHECK (length(VALUE) < 50); CREATE TABLE t (n serial, payload "+typ+")")
+		r := start(t, sqlx.Config{URL: url, Table: "t"}, 1)
+		err := r.commit(t.Context(), batchOf(200, func(i int) string { return fmt.Sprintf(`{"n":%d,"text":"\\N \t ä"}`, i) }))
+		if want == "" {
+			var refused *connectors.RowsError
+			if !errors.As(err, &refused) || len(refused.Rows) != 200 {
+				t.Errorf("%s: %v", typ, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", typ, err)
+		}
+		query := "SELECT max((payload::text::jsonb->>'n')::int) FROM t WHERE payload::text::jsonb->>'text' = E'\\\\N \\t ä'"
+		if typ == "bytea" {
+			query = strings.ReplaceAll(query, "payload::text", "convert_from(payload, 'UTF8')")
+		}
+		expect(t, url, query, want)
+	}
+}
+
 // Bad alone, bad beside a row of the same transaction, and bad at the end.
 func TestBadRowsAreFoundAmongThousands(t *testing.T) {
 	t.Parallel()

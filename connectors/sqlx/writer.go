@@ -106,6 +106,11 @@ func (w *writer) Begin() connectors.Txn {
 // newEncoder makes the encoder of a transaction; raw as in txn.
 func (w *writer) newEncoder() (enc rowEncoder, raw bool) {
 	if w.stmt != nil {
+		if w.copy && w.stmt.tokens == nil {
+			if c := wholeCodec(w.types[0]); c != codecNone {
+				return wholeRows{c}, false
+			}
+		}
 		return newEncoder(w.stmt, w.types, w.copy, w.claim.Record.Source+"/"+w.claim.Partition.ID), false
 	}
 	if x := w.target.Load(); x != nil {
@@ -313,7 +318,9 @@ func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) e
 	case x != nil:
 		return w.sendTarget(ctx, x, t, i, j, first)
 	case w.copy:
-		_, err := w.pg.CopyFrom(ctx, t.reader(i, j), behind(first, "COPY "+w.stmt.copyTo+" FROM STDIN"))
+		// Rows of a statement are all of one kind.
+		sql := behind(first, "COPY "+w.stmt.copyTo+" FROM STDIN"+formatClause(t.kinds[i]))
+		_, err := w.pg.CopyFrom(ctx, t.reader(i, j), sql)
 		return err
 	}
 	if err := w.prepareRows(ctx, j-i); err != nil {
