@@ -36,8 +36,11 @@ type flatField struct {
 	insert []byte
 }
 
+// schemaDraft is what a schema is taken for that does not say what it is.
+const schemaDraft = "https://json-schema.org/draft/2020-12/schema"
+
 // annotations are keywords that check nothing.
-var annotations = []string{"$schema", "$id", "$comment", "title", "description", "examples", "deprecated", "readOnly", "writeOnly"}
+var annotations = []string{"$id", "$comment", "title", "description", "examples", "deprecated", "readOnly", "writeOnly"}
 
 // compileFlat compiles a schema if it is of the simple kind. schema is decoded
 // JSON that the library has accepted.
@@ -73,6 +76,11 @@ func compileFlat(schema any, o coercion) (*flatSchema, bool) {
 	for key, v := range m {
 		switch {
 		case key == "type", key == "properties", key == "required", slices.Contains(annotations, key):
+		case key == "$schema":
+			// Older drafts know fewer keywords.
+			if v != schemaDraft && v != "https://json-schema.org/draft/2019-09/schema" && v != "http://json-schema.org/draft-07/schema#" {
+				return nil, false
+			}
 		case key == "additionalProperties":
 			open, ok := v.(bool)
 			if !ok {

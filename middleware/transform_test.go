@@ -194,6 +194,8 @@ func TestTransformSchema(t *testing.T) {
 		{`schema: {type: object, properties: {a: {type: integer}}}`, ` { "\u0061" : "1" , "b" : [ 1 ] } `, `{ "\u0061" : 1 , "b" : [ 1 ] }`},
 		{`schema: {type: object, properties: {a: {type: integer}}}, coerce: false`, `{"a":1e2}`, `{"a":1e2}`},
 		{`schema: {type: object, properties: {a: {type: integer}}}`, "{\n  \"a\": \"1\",\r\n\t\"b\": \"\\n\"\n}\n", `{  "a": 1,	"b": "\n"}`},
+		{`schema: {$schema: "http://json-schema.org/draft-07/schema#", type: object, properties: {a: {contentMediaType: application/json}}}`, `{"a":"[]"}`, `{"a":[]}`},
+		{`schema: {$schema: "http://json-schema.org/draft-06/schema#", type: object, properties: {a: {contentMediaType: application/json}}}`, `{"a":"[]"}`, `{"a":"[]"}`},
 		{`mapping: {a: "${payload:a}"}`, "{\"a\": [\n1,\n2]}", `{"a":[1,2]}`},
 		{`schema: {type: object, properties: {a: {contentMediaType: application/json}}}, coerce: false`, `{"a":"[]"}`, `{"a":"[]"}`},
 		// What needs the record in memory.
