@@ -26,6 +26,12 @@ func build(t testing.TB, text, onError string) connectors.Middleware {
 
 func buildOn(t testing.TB, side, text, onError string) connectors.Middleware {
 	t.Helper()
+	return factory(t, side, text, onError)()
+}
+
+// factory makes the middleware of a worker at each call.
+func factory(t testing.TB, side, text, onError string) func() connectors.Middleware {
+	t.Helper()
 	registry := connectors.NewRegistry([]connectors.Type{static.Type(), null.Type()}, middleware.Types())
 	yaml := "input:\n  static: x\n  middlewares:\n    - %s\non_error: %s\n"
 	if side == "output" {
@@ -39,13 +45,15 @@ func buildOn(t testing.TB, side, text, onError string) connectors.Middleware {
 	if err != nil || len(factories) != 1 {
 		t.Fatalf("%d middlewares, %v", len(factories), err)
 	}
-	m := factories[0]()
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return m
+	return func() connectors.Middleware {
+		m := factories[0]()
+		t.Cleanup(func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return m
+	}
 }
 
 func refused(t *testing.T, side, text string) string {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mqbridge/mqb/connectors"
@@ -306,5 +307,51 @@ func TestTransformRefusesAtLoad(t *testing.T) {
 		if got := refused(t, "input", text); !strings.Contains(got, want) {
 			t.Errorf("%s: got %s, want %q", text, got, want)
 		}
+	}
+}
+
+// Hazard: workers of one route that write into each other's buffers. The race
+// detector watches.
+func TestWorkersOfOneMiddlewareShareNothing(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`transform: {mapping: {id: "${payload:id}", text: "${payload:name}-${payload:id}"}, expression: "{id: id, text: upper(text)}", schema: {type: object, properties: {id: {type: integer}}}}`,
+		`transform: {schema: {type: object, properties: {id: {type: integer, minimum: 0}}}}`,
+		`filter: "id != null"`,
+		`id: "${payload:id}"`,
+		`compression: {algorithm: zstd}`,
+		`compression: {algorithm: gzip}`,
+		`compression: {algorithm: lz4}`,
+	} {
+		side := "input"
+		if strings.HasPrefix(text, "compression") {
+			side = "output"
+		}
+		worker := factory(t, side, text, "stop")
+		rows := func() *message.Batch {
+			b := message.NewBatch()
+			for i := range 200 {
+				b.Append(fmt.Appendf(nil, `{"id":"%d","name":"Ada \"%d\""}`, i, i), int64(i), int64(i+1))
+			}
+			return b
+		}
+		want := rows()
+		if err := worker().Process(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		var group sync.WaitGroup
+		for range 4 {
+			m := worker()
+			group.Go(func() {
+				for range 5 {
+					b := rows()
+					if err := m.Process(t.Context(), b); err != nil || payloads(b) != payloads(want) {
+						t.Errorf("%s: %v, other results than alone", text, err)
+						return
+					}
+				}
+			})
+		}
+		group.Wait()
 	}
 }
