@@ -92,21 +92,31 @@ func TestReadAheadIsTheSameAsReadingInOrder(t *testing.T) {
 		}
 		mismatch := []string{"warn", "fail"}[rng.IntN(2)]
 		stop, end := rng.IntN(4) == 0, rng.IntN(2) == 0
-		read := func(worth int64) ([]string, error) {
-			r := &rig{TB: t, path: path, stop: stop, cfg: Config{Path: path, Format: format, CSV: CSVConfig{Header: true, OnMismatch: mismatch}}}
+		read := func(worth int64, c codec) ([]string, error) {
+			r := &rig{TB: t, path: path, stop: stop, cfg: Config{Path: path, Format: format, Compression: string(c), CSV: CSVConfig{Header: true, OnMismatch: mismatch}}}
 			r.spec = route.Spec{BatchSize: 1 + rng.IntN(20), MaxRecordBytes: 64, ExitOnEmpty: end}
 			rd := r.mustOpen(message.Position{})
 			defer rd.Close()
 			rd.src.worth = worth
 			return everything(t, r, rd)
 		}
-		want, wantErr := read(1 << 40)
-		got, gotErr := read(1)
-		if !slices.Equal(got, want) {
-			t.Fatalf("seed %d, %s %q:\nahead    %q\nin order %q", seed, format, in.String(), got, want)
+		want, wantErr := read(1<<40, codecNone)
+		compare := func(c codec) {
+			t.Helper()
+			got, gotErr := read(1, c)
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d, %s %q:\nahead    %q\nin order %q", seed, format, in.String(), got, want)
+			}
+			if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
+				t.Fatalf("seed %d, %s %q: ahead %v, in order %v", seed, format, in.String(), gotErr, wantErr)
+			}
 		}
-		if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
-			t.Fatalf("seed %d, %s %q: ahead %v, in order %v", seed, format, in.String(), gotErr, wantErr)
+		compare(codecNone)
+		// The same in two compressed members.
+		c, cut := codecs[rng.IntN(len(codecs))], rng.IntN(in.Len()+1)
+		if err := os.WriteFile(path, pack(t, c, in.String()[:cut], in.String()[cut:]), 0o644); err != nil {
+			t.Fatal(err)
 		}
+		compare(c)
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 // Config is the endpoint's configuration, as source or as sink.
 type Config struct {
-	Path          string        `yaml:"path" doc:"Source: a file or a glob (** crosses directories); each file is a partition. Sink: the file to append to, in which ${partition} stands for the partition, a pipe, or - for standard output; with name_by: source_position the directory of the parts."`
+	Path          string        `yaml:"path" doc:"Source: a file or a glob (** crosses directories), each file of which is a partition; a named pipe, or - for standard input, which are read once and in order. Sink: the file to append to, in which ${partition} stands for the partition, a pipe, or - for standard output; with name_by: source_position the directory of the parts."`
 	Format        string        `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata; envelope, envelope_text), envelope_json (the same, with a JSON payload as it is), json (a JSON value a line), text, raw (payload), csv."`
 	Delimiter     string        `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
 	Compression   string        `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`
@@ -29,6 +29,7 @@ type Config struct {
 	NameBy        string        `yaml:"name_by" default:"auto" doc:"Sinks: auto appends to the file at path, source_position writes immutable parts named after the records in them into the directory at path."`
 	Fsync         string        `yaml:"fsync" default:"batch" enum:"off|batch|periodic" doc:"Sinks that append: batch waits for the disk before each commit of the position; periodic commits no more often than each fsync_interval_ms; off leaves it to the system when bytes reach the disk, so that a crash of the machine may lose them. Parts are always waited for."`
 	FsyncInterval time.Duration `yaml:"fsync_interval_ms" default:"1000" min:"1ms" doc:"With fsync: periodic."`
+	Delete        bool          `yaml:"delete" doc:"Sources: remove a file once it was read to its end and everything in it is durable, if nothing was appended to it since. Names must not come again, and a file must be complete, or be moved into place, before it matches the path."`
 	CSV           CSVConfig     `yaml:"csv" doc:"How csv is read and written."`
 }
 
@@ -96,6 +97,11 @@ func (c *Config) Validate(side route.Side) []error {
 		for _, err := range c.CSV.validate(side) {
 			errs = append(errs, fmt.Errorf("csv.%w", err))
 		}
+	}
+	if c.Delete && side == route.Output {
+		bad("delete", "is for sources")
+	} else if c.Delete && isPipe(c.Path) {
+		bad("delete", "is for files, not for a pipe")
 	}
 	if side == route.Output {
 		switch c.NameBy {
@@ -231,23 +237,32 @@ func (c *Config) commitEvery() time.Duration {
 	return 0
 }
 
+// sourceCapabilities says what can be read again. shared_storage, which lifts the
+// locality, is the route's key. A file that is deleted at its end is still read by
+// position, not by what is left of it: it goes when nobody needs it any more.
+func (c *Config) sourceCapabilities() route.SourceCapabilities {
+	if isPipe(c.Path) {
+		return route.SourceCapabilities{
+			EndsItself: true, Locality: route.NodeLocal,
+			Why: "a pipe is read once: what a crash takes with it cannot be read again",
+		}
+	}
+	return route.SourceCapabilities{
+		StableIdentity: true, DurablePosition: true, NumberedPosition: true,
+		EndsItself: true, Locality: route.NodeLocal,
+	}
+}
+
 // Type is the endpoint type "file".
 func Type() connectors.Type {
 	return connectors.Type{
 		EndpointType: route.EndpointType{
 			Name:      "file",
 			NewConfig: func() any { return new(Config) },
-			Source: func(any) route.SourceCapabilities {
-				// shared_storage, which lifts the locality, is the route's key.
-				return route.SourceCapabilities{
-					StableIdentity: true, DurablePosition: true, NumberedPosition: true,
-					EndsItself: true, Locality: route.NodeLocal,
-				}
-			},
-			Sink: func(config any) route.SinkCapabilities { return config.(*Config).sinkCapabilities() },
+			Source:    func(config any) route.SourceCapabilities { return config.(*Config).sourceCapabilities() },
+			Sink:      func(config any) route.SinkCapabilities { return config.(*Config).sinkCapabilities() },
 			Reserved: []string{
-				"encryption", "delete", "group_id",
-				"read_from_tail", "source_metadata",
+				"encryption", "group_id", "read_from_tail", "source_metadata",
 			},
 		},
 		NewSource: newSource,

@@ -50,6 +50,7 @@ type reader struct {
 	held    error    // what the record behind the last batch is, for the next Read
 	exit    bool     // exit_on_empty: the end of the file is the end of the input
 	lag     atomic.Int64
+	ends    ends
 
 	ahead     *ahead // nil while nothing is read ahead
 	head      *job   // taken from it, but not handed out yet
@@ -193,6 +194,7 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 			if err := r.replaced(); err != nil {
 				return nil, err
 			}
+			r.atEnd(true)
 		}
 		return nil, connectors.ErrEndOfInput
 	}
@@ -342,6 +344,9 @@ func (r *reader) begin(ctx context.Context) error {
 	}
 	r.checked = true
 	r.at.End = false
+	if r.ended {
+		r.atEnd(false)
+	}
 	if r.ended && r.id.inode != "" {
 		// It has grown since its end was seen: by appending, or emptied and
 		// filled again?
@@ -478,9 +483,6 @@ func (r *reader) wait(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
-
-// Settle implements connectors.Reader: a file has nothing to be told.
-func (r *reader) Settle(context.Context, message.Position) error { return nil }
 
 // Lag implements connectors.Reader, in bytes.
 func (r *reader) Lag() int64 { return max(r.lag.Load(), 0) }
