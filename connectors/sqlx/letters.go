@@ -65,25 +65,30 @@ func (l *letters) Write(ctx context.Context, b *message.Batch, i, j int) error {
 	return &bad
 }
 
-// openLetters makes the writer of a dlq. With columns: auto or an insert_query it
-// writes as a route would; with a table alone it fills those columns that a letter
-// has something for.
-func (s *sink) openLetters(ctx context.Context, conn *pgx.Conn, claim connectors.Claim) (*writer, error) {
-	var p plan
-	var x *target
+// lettersPlan is how letters are written: a plan, or a target with columns: auto.
+type lettersPlan struct {
+	plan
+	target *target
+}
+
+// prepareLetters looks at what letters go to. With columns: auto or an insert_query
+// they are written as a route would; with a table alone they fill those columns
+// that a letter has something for.
+func (s *sink) prepareLetters(ctx context.Context, conn *pgx.Conn) (*lettersPlan, error) {
+	var p lettersPlan
 	var err error
 	switch {
 	case s.cfg.Columns == "auto":
-		x, err = s.findTarget(ctx, conn, lettersName)
+		p.target, err = s.findTarget(ctx, conn, lettersName)
 	case s.cfg.InsertQuery != "":
-		p, err = s.planStatement(ctx, conn, lettersName, s.cfg.stmt, s.cfg.BulkCopy)
+		p.plan, err = s.planStatement(ctx, conn, lettersName, s.cfg.stmt, s.cfg.BulkCopy)
 	default:
-		p, err = s.planLetters(ctx, conn)
+		p.plan, err = s.planLetters(ctx, conn)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s.newWriter(ctx, conn, claim, lettersName, p, x)
+	return &p, nil
 }
 
 func (s *sink) planLetters(ctx context.Context, conn *pgx.Conn) (plan, error) {

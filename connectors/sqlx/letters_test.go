@@ -253,4 +253,22 @@ func TestLettersElsewhereAreNoPartOfTheTransaction(t *testing.T) {
 			t.Errorf("%q: %v", table, err)
 		}
 	}
+	harness.PostgresExec(t, other, "ALTER TABLE dead ADD COLUMN payload bytea")
+	w := openLetters(t, box)
+	defer w.Close()
+	if err := w.Write(t.Context(), batchOf(3, ids(0)), 0, 3); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, other, "SELECT count(*) FROM dead", "3")
+	// In the database of the output its table is looked at with the output's.
+	same := &sqlx.Config{URL: url, Table: "nowhere"}
+	route.SetDefaults(same)
+	both, err := sqlx.Type().NewSink(cfg, specWithDLQ(same), connectors.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer both.Close()
+	if err := both.Check(t.Context()); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "dlq: ") {
+		t.Errorf("no table for letters: %v", err)
+	}
 }

@@ -158,8 +158,9 @@ type prepared struct {
 	conn    *pgx.Conn
 	session string
 	plan
-	target *target // with columns: auto; nil for a table that is to be made
-	unsafe string  // a setting of the server that voids durability, "" if none
+	target  *target      // with columns: auto; nil for a table that is to be made
+	letters *lettersPlan // of the dlq, where this is it or it is in the same system
+	unsafe  string       // a setting of the server that voids durability, "" if none
 }
 
 // plan is how rows of a statement are written.
@@ -176,15 +177,20 @@ func (p *prepared) describe(ctx context.Context) error {
 		return p.sink.classed("name the session", err)
 	}
 	switch cfg := p.sink.cfg; {
+	case p.sink.letterbox:
+		p.letters, err = p.sink.prepareLetters(ctx, p.conn)
 	case cfg.Columns == "auto":
 		p.target, err = p.sink.findTarget(ctx, p.conn, rowsName)
-	case p.sink.letterbox && cfg.InsertQuery == "":
-		_, err = p.sink.planLetters(ctx, p.conn)
 	default:
 		p.plan, err = p.sink.planStatement(ctx, p.conn, rowsName, cfg.stmt, cfg.useCopy())
 	}
 	if err != nil {
 		return err
+	}
+	if p.sink.dead != nil {
+		if p.letters, err = p.sink.dead.prepareLetters(ctx, p.conn); err != nil {
+			return fmt.Errorf("dlq: %w", err)
+		}
 	}
 	var fsync string
 	if err := p.conn.QueryRow(ctx, "SHOW fsync").Scan(&fsync); err != nil {
@@ -275,7 +281,7 @@ func (p *prepared) Open(ctx context.Context, claim connectors.Claim) (connectors
 		claim.Log.Warn("the server does not keep its commits through a crash", "setting", p.unsafe)
 	}
 	if claim.Leg == connectors.LegDeadLetters {
-		w, err := p.sink.openLetters(ctx, p.conn, claim)
+		w, err := p.openLetters(ctx, p.sink, claim)
 		if err != nil {
 			return nil, err
 		}
@@ -286,7 +292,7 @@ func (p *prepared) Open(ctx context.Context, claim connectors.Claim) (connectors
 		return nil, err
 	}
 	if p.sink.dead != nil {
-		if w.dead, err = p.sink.dead.openLetters(ctx, p.conn, claim); err != nil {
+		if w.dead, err = p.openLetters(ctx, p.sink.dead, claim); err != nil {
 			return nil, fmt.Errorf("dlq: %w", err)
 		}
 	}
@@ -297,6 +303,17 @@ func (p *prepared) Open(ctx context.Context, claim connectors.Claim) (connectors
 		return nil, p.sink.classed("prepare the fence", err)
 	}
 	return w, nil
+}
+
+// openLetters makes the writer of a dlq, whose sink is to.
+func (p *prepared) openLetters(ctx context.Context, to *sink, claim connectors.Claim) (*writer, error) {
+	if p.letters == nil {
+		var err error
+		if p.letters, err = to.prepareLetters(ctx, p.conn); err != nil {
+			return nil, err
+		}
+	}
+	return to.newWriter(ctx, p.conn, claim, lettersName, p.letters.plan, p.letters.target)
 }
 
 func (s *sink) newWriter(ctx context.Context, conn *pgx.Conn, claim connectors.Claim, name string, p plan, x *target) (*writer, error) {
