@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -246,8 +247,8 @@ func acks(s *settings, v string) error {
 
 func batchMax(s *settings, v string) error {
 	n, err := strconv.ParseInt(v, 10, 32)
-	if err == nil && (n < 1000 || n > 100<<20) {
-		err = errors.New("must be within 1000 and 104857600")
+	if err == nil && (n < 1000 || n > maxBatchBytes) {
+		err = errors.New("must be within 1000 and 67108864")
 	}
 	s.batchBytes = int32(n)
 	return err
@@ -274,13 +275,7 @@ func retries(s *settings, v string) error {
 // producer is the client options of a producer; topicMax is the largest record
 // batch that the topic takes, 0 if that is not known.
 func (s *settings) producer(topicMax int32) []kgo.Opt {
-	most := s.batchBytes
-	if most == 0 {
-		most = topicMax
-	}
-	if most == 0 {
-		most = defaultBatchBytes
-	}
+	most := cmp.Or(s.batchBytes, min(topicMax, maxBatchBytes), defaultBatchBytes)
 	opts := []kgo.Opt{
 		kgo.RequiredAcks(s.acks),
 		kgo.RecordPartitioner(s.byKey()),
@@ -311,6 +306,8 @@ func (s *settings) producer(topicMax int32) []kgo.Opt {
 }
 
 const (
+	// maxBatchBytes is what a request has room for; topics may name any limit.
+	maxBatchBytes = 64 << 20
 	// defaultBatchBytes is what topics take by default (message.max.bytes).
 	defaultBatchBytes = 1_048_588
 	// unknownTopicRetries gives a topic that was just created time to be known by

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ func TestOptionsThatAreUnknownOrContradictThemselvesAreRefused(t *testing.T) {
 		{route.Output, [][2]string{{"max.in.flight", "6"}}, "at most 5"},
 		{route.Output, [][2]string{{"compression.type", "brotli"}}, "zstd"},
 		{route.Output, [][2]string{{"message.max.bytes", secret}}, "message.max.bytes"},
+		{route.Output, [][2]string{{"message.max.bytes", "67108865"}}, "within"},
 		{route.Output, [][2]string{{"delivery.timeout.ms", "0"}}, "at least 1"},
 		{route.Output, [][2]string{{"retries", "-1"}}, "negative"},
 		{route.Input, [][2]string{{"acks", "all"}}, "unknown option"},
@@ -80,6 +82,20 @@ func TestOptionsThatMeanNothingHereAreSaidInTheLog(t *testing.T) {
 	}
 	if s := log.String(); !strings.Contains(s, "linger.ms") || strings.Contains(s, "compression") {
 		t.Errorf("%s", s)
+	}
+}
+
+func TestATopicWithoutALimitOfItsOwnCanBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1, "max.message.bytes", fmt.Sprint(math.MaxInt32))
+	w := mustOpenSink(t, newTestSink(t, b.Addr, topic))
+	large := strings.Repeat("x", 3<<20) // more than topics take by default
+	if err := w.Write(t.Context(), payloads("a", large), 0, 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(consume(t, b, topic)); len(got) != 2 || got[1] != large {
+		t.Fatalf("%d records", len(got))
 	}
 }
 
