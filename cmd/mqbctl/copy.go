@@ -157,8 +157,6 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	why := ""
 	if !source.DurablePosition {
 		why = cmp.Or(source.Why, spec.Input.Type+" has no position to go on at")
-	} else if standard(spec.Input, "/dev/stdin") {
-		why = "standard input is read once"
 	}
 	if o.resume && why != "" {
 		return &api.Error{Message: "--resume: " + why, Code: api.CodeRefused}
@@ -187,7 +185,7 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 		b := newBounds(o.limit, o.wait, o.drain)
 		j.registry = registry.WithSources(b.sources)
 	}
-	if standard(spec.Output, "/dev/stdout") {
+	if f, ok := spec.Output.Config.(*file.Config); ok && (f.Path == "-" || f.Path == "/dev/stdout") {
 		j.summary = c.err
 	}
 	if o.resume || o.verbose > 0 {
@@ -204,12 +202,6 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 		}
 	}
 	return err
-}
-
-// standard reports whether an endpoint is a standard stream, which has a device.
-func standard(e route.Endpoint, device string) bool {
-	f, ok := e.Config.(*file.Config)
-	return ok && (f.Path == "-" || f.Path == device)
 }
 
 // printConfig writes the copy as a file for run and apply.

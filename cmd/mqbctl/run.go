@@ -117,7 +117,7 @@ func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 	if j.summary != nil {
 		c.out = j.summary
 	}
-	log, err := c.logger(j.options.logLevel)
+	log, level, err := c.logger(j.options.logLevel)
 	if err != nil {
 		return false, err
 	}
@@ -145,7 +145,7 @@ func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 	}
 	defer engine.Close()
 	l := &localRun{
-		cli: c, job: j, log: log, started: started, follow: j.options.follow, screen: scr,
+		cli: c, job: j, log: log, level: level, started: started, follow: j.options.follow, screen: scr,
 		env:  connectors.Env{Node: localNode, DataDir: dir, Budget: message.NewBudget(int64(memory))},
 		tree: make(chan *actors.Node, 1), expected: map[string]int{},
 	}
@@ -161,17 +161,19 @@ func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 
 // logger writes records of level and above to standard error, repeated ones now
 // and then only.
-func (c *cli) logger(name string) (*slog.Logger, error) {
+func (c *cli) logger(name string) (*slog.Logger, *slog.LevelVar, error) {
+	level := new(slog.LevelVar)
+	level.Set(slog.LevelWarn)
 	if name == "off" {
-		return slog.New(slog.DiscardHandler), nil
+		return slog.New(slog.DiscardHandler), level, nil
 	}
-	level := slog.LevelWarn
 	if name != "" {
 		if err := level.UnmarshalText([]byte(name)); err != nil {
-			return nil, &api.Error{Message: "--log-level: " + err.Error(), Code: api.CodeUsage}
+			return nil, nil, &api.Error{Message: "--log-level: " + err.Error(), Code: api.CodeUsage}
 		}
 	}
-	return slog.New(logging.Sample(slog.NewTextHandler(c.err, &slog.HandlerOptions{Level: level}), logging.Interval, nil)), nil
+	h := slog.NewTextHandler(c.err, &slog.HandlerOptions{Level: level})
+	return slog.New(logging.Sample(h, logging.Interval, nil)), level, nil
 }
 
 // localRun is one life of the embedded node.
@@ -179,6 +181,7 @@ type localRun struct {
 	*cli
 	job
 	log     *slog.Logger
+	level   *slog.LevelVar // of log
 	env     connectors.Env
 	started time.Time
 	follow  bool
@@ -340,18 +343,38 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) (read int64, er
 		// Every run has committed and ended: there is nothing to hand over.
 		cancel()
 	} else {
-		drain, stop := context.WithTimeout(hard, runDrain)
-		defer stop()
-		if err := node.Stop(drain); err != nil {
-			l.log.Warn("not everything was committed; it will be read again", "error", err)
-		}
+		sum = l.drain(hard, node, tree, sum)
 	}
 	<-ended
-	if end == interrupted {
-		// What was on its way has arrived since.
-		sum = summarize(tree.Runs(), time.Since(l.started))
-	}
 	return sum.Read, l.finish(sum, end)
+}
+
+// drain stops the node in order and returns what the runs had done by then. They
+// go one by one, and their counts with them.
+func (l *localRun) drain(ctx context.Context, node *cluster.Node, tree *actors.Node, sum summary) summary {
+	ctx, cancel := context.WithTimeout(ctx, runDrain)
+	defer cancel()
+	// The only node of its cluster leaves: that its partitions have no place now is
+	// no news.
+	if l.options.logLevel == "" {
+		l.level.Set(slog.LevelError)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- node.Stop(ctx) }()
+	for {
+		changed := tree.Changed()
+		if s := summarize(tree.Runs(), time.Since(l.started)); s.Read >= sum.Read {
+			sum = s
+		}
+		select {
+		case <-changed:
+		case err := <-stopped:
+			if err != nil {
+				fmt.Fprintln(l.err, "warning: not everything was committed; it will be read again:", err)
+			}
+			return sum
+		}
+	}
 }
 
 // ending is how a run ended.
