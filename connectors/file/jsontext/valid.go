@@ -1,11 +1,5 @@
 package jsontext
 
-import (
-	"encoding/binary"
-	"math/bits"
-	"unicode/utf8"
-)
-
 // MaxDepth is how deep arrays and objects may nest, as in encoding/json.
 const MaxDepth = 10000
 
@@ -190,50 +184,9 @@ func (c *checker) key() Problem {
 	return OK
 }
 
-func (c *checker) str() Problem {
-	b, i := c.b, c.i+1
-	for {
-		for i+8 <= len(b) {
-			m := Special(binary.LittleEndian.Uint64(b[i:]))
-			if m != 0 {
-				i += bits.TrailingZeros64(m) >> 3
-				break
-			}
-			i += 8
-		}
-		if i >= len(b) {
-			c.i = len(b)
-			return UnexpectedEnd
-		}
-		switch x := b[i]; {
-		case x == '"':
-			c.i = i + 1
-			return OK
-		case x == '\\':
-			n := 2
-			if i+1 < len(b) && b[i+1] == '"' {
-				i += n
-				continue
-			}
-			if n = escapeLen(b[i:]); n == 0 {
-				c.i = i
-				return BadEscape
-			}
-			i += n
-		case x < 0x20:
-			c.i = i
-			return ControlInString
-		case x >= utf8.RuneSelf:
-			r, n := utf8.DecodeRune(b[i:])
-			if r == utf8.RuneError && n == 1 {
-				c.i = i
-				return NotUTF8
-			}
-			i += n
-		default:
-			i++
-		}
-	}
+func (c *checker) str() (p Problem) {
+	c.i, p = SkipString(c.b, c.i)
+	return p
 }
 
 // escapeLen is the length of the escape that b begins with, 0 if it is none.

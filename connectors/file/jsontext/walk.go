@@ -17,9 +17,44 @@ func Skip(b []byte, i int) (end int, p Problem) {
 
 // SkipString is Skip for a string whose opening quote is b[i].
 func SkipString(b []byte, i int) (end int, p Problem) {
-	c := checker{b: b, i: i}
-	p = c.str()
-	return c.i, p
+	i++
+	for {
+		for i+8 <= len(b) {
+			m := Special(binary.LittleEndian.Uint64(b[i:]))
+			if m != 0 {
+				i += bits.TrailingZeros64(m) >> 3
+				break
+			}
+			i += 8
+		}
+		if i >= len(b) {
+			return len(b), UnexpectedEnd
+		}
+		switch x := b[i]; {
+		case x == '"':
+			return i + 1, OK
+		case x == '\\':
+			if i+1 < len(b) && b[i+1] == '"' {
+				i += 2
+				continue
+			}
+			n := escapeLen(b[i:])
+			if n == 0 {
+				return i, BadEscape
+			}
+			i += n
+		case x < 0x20:
+			return i, ControlInString
+		case x >= utf8.RuneSelf:
+			r, n := utf8.DecodeRune(b[i:])
+			if r == utf8.RuneError && n == 1 {
+				return i, NotUTF8
+			}
+			i += n
+		default:
+			i++
+		}
+	}
 }
 
 // SkipSpace returns the place of the first byte at or behind i that is no white
