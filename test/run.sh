@@ -15,6 +15,9 @@ missing=()
 command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
 command -v mvn >/dev/null || missing+=(maven)
 [ -d /usr/lib/postgresql/15/bin ] || missing+=(postgresql)
+for tool in python3 zstd lz4; do
+  command -v $tool >/dev/null || missing+=("$tool")
+done
 if [ ${#missing[@]} -gt 0 ]; then
   echo "installing ${missing[*]}"
   apt-get update -qq
