@@ -84,7 +84,9 @@ func (f *lineFormat) take(b *message.Batch, p *lineBlock, end, next int) (at int
 		}
 	}
 	if f.envelope {
-		addEnvelope(b, line, p.ordinal, p.base+int64(next))
+		if !unwrap(b, line, p.ordinal, p.base+int64(next)) {
+			addEnvelope(b, line, p.ordinal, p.base+int64(next))
+		}
 	} else {
 		if p.w != p.i {
 			copy(p.bytes[p.w:], line)
@@ -116,10 +118,11 @@ type lines struct {
 
 func newLines(r *reader) *lines {
 	f := r.src.cfg.format()
+	enveloped := f == formatNormal || f == formatEnvelopeJSON
 	d := r.src.cfg.delimiter()
 	return &lines{reader: r, lineFormat: lineFormat{
-		delimiter: d, trimCR: f != formatRaw && d == '\n', skipBlank: f == formatJSON || f == formatNormal,
-		check: f == formatJSON, envelope: f == formatNormal, most: r.batch, largest: r.maxRec,
+		delimiter: d, trimCR: f != formatRaw && d == '\n', skipBlank: f == formatJSON || enveloped,
+		check: f == formatJSON, envelope: enveloped, most: r.batch, largest: r.maxRec,
 	}}
 }
 
