@@ -10,7 +10,11 @@ import (
 	"testing"
 
 	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/connectors/null"
+	"github.com/mqbridge/mqb/connectors/static"
 	"github.com/mqbridge/mqb/message"
+	"github.com/mqbridge/mqb/middleware"
+	"github.com/mqbridge/mqb/route"
 )
 
 // transformed runs one transform over the payloads; bad are the indexes that it
@@ -353,5 +357,41 @@ func TestWorkersOfOneMiddlewareShareNothing(t *testing.T) {
 			})
 		}
 		group.Wait()
+	}
+}
+
+// Hazard: what a node reads back from the coordinator is another transform than
+// the one that was written.
+func TestTransformSurvivesNormalization(t *testing.T) {
+	t.Parallel()
+	registry := connectors.NewRegistry([]connectors.Type{static.Type(), null.Type()}, middleware.Types())
+	text := `input:
+  static: x
+  middlewares:
+    - transform:
+        mapping: {z: "5", a: 5, f: 1.5, t: "true", n: null, l: ["${payload:x}", {b: "${payload:password}", a: ""}], e: {}, "k.e y": "${metadata:token}"}
+        schema: {type: object, properties: {z: {type: [string, "null"], default: "7"}, password: {type: string, minLength: 3, maxLength: 1e1}}, required: [z]}
+`
+	spec, err := route.DecodeRoute("r", text, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := route.DecodeRoute("r", spec.Normalized(), registry)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, spec.Normalized())
+	}
+	if spec.Normalized() != again.Normalized() {
+		t.Errorf("first\n%s\nthen\n%s", spec.Normalized(), again.Normalized())
+	}
+	for _, s := range []*route.Spec{spec, again} {
+		factories, err := registry.Middlewares(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := batch(`{"x":1.10,"password":"p"}`)
+		bad, said := transformed(t, factories[0](), b)
+		if want := `{"z":"5","a":5,"f":1.5,"t":"true","n":null,"l":[1.10,{"b":"p","a":""}],"e":{}}`; bad != nil || payloads(b) != want {
+			t.Errorf("%s\ngot  %s\nwant %s", said, payloads(b), want)
+		}
 	}
 }
