@@ -664,3 +664,14 @@ func TestEnvelopesWithJSONComeBackAsTheyWere(t *testing.T) {
 }
 
 func mkfifo(path string) error { return exec.Command("mkfifo", path).Run() }
+
+func TestTheSourceReadsEnvelopesWithJSON(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{Format: "envelope_json"}, `{"message_id":"1","payload":{"a":1},"metadata":{"k":"v"}}`+"\n\n"+`{"message_id":"2","payload":"text"}`+"\n")
+	b, err := r.mustOpen(position(0)).Read(t.Context())
+	must(t, err)
+	defer b.Release()
+	if b.Len() != 2 || string(b.Payload(0)) != `{"a":1}` || string(b.Payload(1)) != "text" || b.MetaLen(0) != 2 {
+		t.Errorf("%d records: %q", b.Len(), b.Arena)
+	}
+}
