@@ -84,7 +84,7 @@ func (f *Filter) Match(b *message.Batch, i int) (bool, error) {
 		}
 	}
 	v, err := f.eval(in)
-	return v.truth, err
+	return v.truth && err == nil, err
 }
 
 type evalInput struct {
