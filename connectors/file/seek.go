@@ -26,6 +26,9 @@ func (s *source) Seek(ctx context.Context, p connectors.Partition, value string)
 	if err == nil && want == 0 {
 		return message.Position{}, nil
 	}
+	if s.pipe {
+		return message.Position{}, connectors.Permanent(fmt.Errorf("%s is read once, and counting its records would take them", s.cfg.Path), "earliest is the only position of a pipe")
+	}
 	spec := *s.spec
 	spec.ExitOnEmpty = true // the end of the file is the end
 	budget := message.NewBudget(message.DefaultBudget)
