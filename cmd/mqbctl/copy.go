@@ -62,9 +62,11 @@ need not stand on the command line. The format follows the name: csv for .csv an
 Middlewares follow a bar: 'orders.csv|filter?amount > 10|limiter?messages_per_second=5'.
 
 Files and other inputs that have an end are copied to their end; others are
-followed until an interrupt, or with --drain up to what is there now. A copy
-starts at the beginning; one that was cut short goes on where it was with
---resume, and so does a later one of the same SRC, DST and --filter.
+followed until an interrupt, or with --drain up to what is there now. A copy that
+ends starts at the beginning (of a Kafka topic: at the offsets of its group_id, if
+it has some); one that follows starts where the endpoint's own rule says. One that
+was cut short goes on where it was with --resume, and so does a later one of the
+same SRC, DST and --filter.
 
 The summary is written to standard output (to standard error where that is DST),
 all else to standard error. Exits with 1 if anything was not delivered.`,
@@ -181,7 +183,7 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	if why == "" {
 		j.resume = "the same command with --resume goes on where this one ended; its state is in " + o.dataDir
 	}
-	if o.limit > 0 || o.wait > 0 {
+	if !o.follow {
 		b := newBounds(o.limit, o.wait, o.drain)
 		j.registry = registry.WithSources(b.sources)
 	}

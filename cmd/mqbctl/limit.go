@@ -14,8 +14,8 @@ import (
 // endPoll is how often an input at its end is asked again.
 const endPoll = 100 * time.Millisecond
 
-// bounds end a copy before or after its input ends. They serve the sources of one
-// process.
+// bounds end a copy: before its input does, with it, or after it. They serve the
+// sources of one process.
 type bounds struct {
 	// limit is the most records, 0 for all of them.
 	limit int64
@@ -132,9 +132,12 @@ type boundedSource struct {
 func (s *boundedSource) Open(ctx context.Context, claim connectors.Claim) (connectors.Reader, error) {
 	s.bounds.durable(claim.Partition.ID, claim.Record.Position, true)
 	claim.Spec = s.bounds.below(claim.Spec)
+	// A copy that ends has to begin somewhere: where an input has no place of its
+	// own to go on at, that is its beginning, not what comes from now on.
+	claim.Late = true
 	r, err := s.Source.Open(ctx, claim)
-	if err != nil {
-		return nil, err
+	if err != nil || s.bounds.limit == 0 && s.bounds.wait == 0 {
+		return r, err
 	}
 	return &boundedReader{Reader: r, bounds: s.bounds, partition: claim.Partition.ID}, nil
 }
