@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,8 @@ const idBytes = 16
 type writer struct {
 	sink     *sink
 	gate     func() error
+	log      *slog.Logger
+	warned   bool   // of batches that are refused
 	identity string // goes into ids
 	opts     []kgo.Opt
 
@@ -52,7 +55,7 @@ type writer struct {
 
 func newWriter(s *sink, claim connectors.Claim, topicMax int32) *writer {
 	w := &writer{
-		sink: s, gate: claim.Gate,
+		sink: s, gate: claim.Gate, log: claim.Log,
 		identity: cmp.Or(claim.Record.Source, claim.RouteUID) + "/" + claim.Partition.ID,
 		opts:     s.settings.producer(topicMax),
 		names:    map[string]string{}, failed: map[*kgo.Record]error{},
@@ -149,6 +152,11 @@ func (w *writer) alone(ctx context.Context) error {
 		err := w.failed[r]
 		if err == nil || connectors.Classify(w.sink.fail("produce", err)) != connectors.ClassData {
 			continue
+		}
+		if !w.warned {
+			w.warned = true
+			w.log.Warn("kafka: a broker refused a batch; its records are sent one by one, which is slow: is message.max.bytes right for the topic?",
+				"topic", w.sink.config.Topic, "error", err)
 		}
 		delete(w.failed, r)
 		if err := w.send(ctx, w.records[k:k+1]); err != nil {
