@@ -73,7 +73,7 @@ func TestMembersOneBehindAnother(t *testing.T) {
 func TestACompressedFileThatWasCutIsNotAShorterOne(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
-	for i := range 90_000 {
+	for i := range 120_000 {
 		fmt.Fprintf(&text, `{"id":%d,"x":%d}`+"\n", i, i*7919%100_003)
 	}
 	for _, c := range codecs {
