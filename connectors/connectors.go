@@ -178,8 +178,9 @@ type StatefulWriter interface {
 	PlainWriter
 	// State makes what was written as durable as the sink's settings say and
 	// returns the sink's state, at most a few hundred bytes. It is called before
-	// the first Write of a run whose record has no state yet, and before each
-	// commit; by the goroutine that calls Write.
+	// the first Write of a run, which begins when the record holds what it returned,
+	// and before each commit; by the goroutine that calls Write. Nothing written in
+	// between gives the same bytes.
 	State(ctx context.Context) ([]byte, error)
 }
 

@@ -132,14 +132,16 @@ func (c *after) write(ctx context.Context, b *message.Batch, letters []letter) e
 	return nil
 }
 
-// firstState commits the sink's state before the first byte is written: what a
-// successor finds without it, it would take for what was there before.
+// firstState commits the sink's state before the first byte is written, unless it is
+// what the record holds: what a successor finds without it, it would take for what
+// was there before. It differs on the first run, and on the first one of an output
+// that the route did not have before.
 func (c *after) firstState(ctx context.Context) error {
-	if c.sw == nil || len(c.rec.held.SinkState) > 0 {
+	if c.sw == nil || c.began {
 		return nil
 	}
 	state, err := c.sw.State(ctx)
-	if err != nil {
+	if err != nil || bytes.Equal(state, c.rec.held.SinkState) {
 		return err
 	}
 	next := c.rec.held

@@ -20,10 +20,14 @@ import (
 // (docs/protocol.md, append). What stands in the file behind Length was not
 // committed, and the next run takes it back.
 type appendState struct {
-	V      int    `json:"v"`
+	V int `json:"v"`
+	// Path is a hash of the path: the state of another path is that of an output
+	// which the route had before.
+	Path   string `json:"path"`
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Length int64  `json:"length"`
+	Codec  codec  `json:"compression,omitempty"`
 	// Open: the last record has no delimiter, since the file was found so.
 	Open bool `json:"open,omitempty"`
 	// Columns is the fingerprint of the columns of csv.
@@ -197,12 +201,8 @@ func (t tail) Write(p []byte) (int, error) {
 // Compressed bytes cannot be told apart any more.
 func (w *appender) undo(length int64, open, headed bool, cause error) {
 	w.buf = w.buf[:0]
-	if w.packer != nil {
-		w.broke = cause
-		return
-	}
-	if err := w.f.Truncate(length); err != nil {
-		w.broke = cause
+	if w.packer != nil || w.f.Truncate(length) != nil {
+		_ = w.breaks(cause)
 		return
 	}
 	w.length, w.open = length, open
@@ -249,7 +249,7 @@ func (w *appender) State(ctx context.Context) ([]byte, error) {
 	}
 	w.dirty, w.fresh = false, false
 	hook.At("append.synced")
-	st := appendState{V: 1, Device: uint64(w.stat.Dev), Inode: w.stat.Ino, Length: w.length, Open: w.open}
+	st := appendState{V: 1, Path: hashOf(w.path), Codec: w.codec, Device: uint64(w.stat.Dev), Inode: w.stat.Ino, Length: w.length, Open: w.open}
 	if w.enc.csv != nil {
 		st.Columns = w.enc.csv.fingerprint()
 	}
@@ -286,8 +286,12 @@ func (w *appender) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// breaks makes the writer useless, because of err. What would be tried again has to
+// be tried by another run, which opens the file anew: the way to it is broken.
 func (w *appender) breaks(err error) error {
-	w.broke = err
+	if w.broke = err; connectors.Classify(err) == connectors.ClassRetryable {
+		w.broke = connectors.Connection(err)
+	}
 	return err
 }
 

@@ -675,3 +675,44 @@ func TestTheSourceReadsEnvelopesWithJSON(t *testing.T) {
 		t.Errorf("%d records: %q", b.Len(), b.Arena)
 	}
 }
+
+// A route may get another output and keep its position (apply --position keep): the
+// state in the record is then that of the file before.
+func TestTheStateOfAnotherOutputIsNotThatOfThisOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := Config{Path: filepath.Join(dir, "first"), Format: "raw"}
+	w := appending(t, cfg, ordersClaim(1))
+	put(t, w, "1")
+	s := state(t, w)
+	put(t, w, "lost")
+	must(t, w.Close())
+	second := Config{Path: filepath.Join(dir, "second.gz"), Format: "raw"}
+	w = appending(t, second, withState(ordersClaim(1), s))
+	now := state(t, w)
+	if bytes.Equal(now, s) {
+		t.Error("nobody would commit where the second file begins")
+	}
+	put(t, w, "2")
+	must(t, w.Close())
+	w = appending(t, second, withState(ordersClaim(2), now))
+	put(t, w, "2")
+	again := state(t, w)
+	must(t, w.Close())
+	if got := foreign(t, second.Path); got != "2\n" {
+		t.Errorf("%q", got)
+	}
+	// The same file by another path is the same file.
+	link := Config{Path: filepath.Join(dir, "link"), Format: "raw"}
+	must(t, os.Symlink(cfg.Path, link.Path))
+	must(t, os.WriteFile(sidecar(link.Path), []byte(contentOf(t, sidecar(cfg.Path))), 0o644))
+	appending(t, link, withState(ordersClaim(3), s))
+	if got := contentOf(t, cfg.Path); got != "1\n" {
+		t.Errorf("%q", got)
+	}
+	// The same file under another compression is none.
+	second.Compression = "zstd"
+	if _, err := appendTo(t, second, withState(ordersClaim(3), again)); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "gzip") {
+		t.Errorf("%v", err)
+	}
+}

@@ -44,11 +44,15 @@ func safeName(id string) string {
 		name = "%2E" + name[1:]
 	}
 	if len(name) > 150 {
-		h := fnv.New64a()
-		h.Write([]byte(id))
-		name = fmt.Sprintf("%s-%016x", name[:133], h.Sum64())
+		name = name[:133] + "-" + hashOf(id)
 	}
 	return name
+}
+
+func hashOf(s string) string {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return fmt.Sprintf("%016x", h.Sum64())
 }
 
 // sidecar is the manifest of a file that is appended to: it says whose the file is.
@@ -86,8 +90,11 @@ func (s *sink) openAppend(ctx context.Context, claim connectors.Claim, spec *rou
 		manifest:  manifest{V: 1, Route: claim.Route, RouteUID: claim.RouteUID, Series: claim.Series, Cluster: claim.Record.ClusterUID},
 		Partition: claim.Partition.ID,
 	}
-	err = w.lockFile(ctx, state != nil, own)
+	err = w.lockFile(ctx, state != nil && state.Path == hashOf(w.path), own)
 	if err == nil {
+		if state != nil && state.Path != hashOf(w.path) && !state.of(w) {
+			state = nil // of the output that the route had before
+		}
 		err = w.take(state, own, spec.ExistingParts == "skip")
 	}
 	if err == nil && w.codec != codecNone {
@@ -202,6 +209,11 @@ func (w *appender) otherPartition(there *ownership) error {
 		"put "+partitionToken+" into the path, so that each partition has a file of its own, or use name_by: source_position")
 }
 
+// of reports whether it is the state of the file that w has open.
+func (s *appendState) of(w *appender) bool {
+	return s.Device == uint64(w.stat.Dev) && s.Inode == w.stat.Ino
+}
+
 // take makes the locked file ours, and cuts it to what was committed. The order
 // matters: nothing is cut before it is certain that the file is the one of the record.
 func (w *appender) take(state *appendState, own ownership, skip bool) error {
@@ -212,11 +224,13 @@ func (w *appender) take(state *appendState, own ownership, skip bool) error {
 	size := st.Size()
 	if state != nil {
 		switch {
-		case state.Device != uint64(w.stat.Dev) || state.Inode != w.stat.Ino:
+		case !state.of(w):
 			return w.regressed(fmt.Errorf("%s is another file than the one that was written (inode %d:%d, now %d:%d)", w.path, state.Device, state.Inode, w.stat.Dev, w.stat.Ino))
 		case size < state.Length:
 			// Never made longer: what would fill it up are NULs.
 			return w.regressed(fmt.Errorf("%s has %d bytes, and %d were written and committed", w.path, size, state.Length))
+		case state.Codec != w.codec:
+			return connectors.Permanent(fmt.Errorf("file sink: %s was written with compression: %s, and the route has %s now", w.path, state.Codec, w.codec), "write to another file")
 		}
 	}
 	if err := w.own(own, state != nil, size, skip); err != nil {

@@ -113,7 +113,7 @@ var mutants = []mutant{
 		`if err := w.f.Truncate(state.Length); err != nil {`, `if err := error(nil); err != nil {`,
 		"connectors/file", "TestATornTailIsCutOffAtRestart"},
 	{"append: the file of the record and no other", "connectors/file/appendopen.go",
-		`case state.Device != uint64(w.stat.Dev) || state.Inode != w.stat.Ino:`, `case false:`,
+		`case !state.of(w):`, `case false:`,
 		"connectors/file", "TestAnotherFileUnderTheSameNameIsRefused"},
 	{"append: never longer than it is", "connectors/file/appendopen.go",
 		`case size < state.Length:`, `case false:`,
