@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // csvRoute writes n rows and a route that makes parts of them.
@@ -130,5 +131,27 @@ func TestRunUsage(t *testing.T) {
 	}
 	if _, r := runFile(t, file, dir, "--position", "latest"); r.code != 5 {
 		t.Errorf("latest: %+v", r)
+	}
+}
+
+// The cause that is shown is what the system said, not that a wait was over; and
+// --connect-timeout ends it long before give_up_after does.
+func TestRunNamesTheRealCauseOfAStartThatFails(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, port := csvFile(t, dir, 3), closedPort(t)
+	for text, want := range map[string]string{
+		fmt.Sprintf("input: {file: {path: %q, format: csv}}\noutput: {sqlx: {url: \"postgres://u@%s/d\", table: t}}\n", in, port): "route r: output: not reachable within 500ms",
+		fmt.Sprintf("input: {kafka: {url: %q, topic: t}}\n", port):                                                                "route r: input: not reachable within 500ms",
+	} {
+		dir, file := t.TempDir(), write(t, "r.yaml", text)
+		started := time.Now()
+		_, r := runFile(t, file, dir, "--connect-timeout", "500ms")
+		if r.code != 4 || !strings.Contains(r.err, want) || !strings.Contains(r.err, "connection refused") || strings.Contains(r.err, "deadline") {
+			t.Errorf("%+v", r)
+		}
+		if took := time.Since(started); took > 10*time.Second {
+			t.Errorf("took %v", took)
+		}
 	}
 }
