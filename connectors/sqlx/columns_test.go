@@ -275,6 +275,38 @@ func TestPartitionsThatMakeTheTableAtOnceBothGoOn(t *testing.T) {
 	}
 }
 
+// Each has its keys in an order of its own; the server would end one of two that
+// wait for each other.
+func TestPartitionsThatUpsertTheSameKeysDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	url := harness.Postgres(t).NewDatabase(t)
+	harness.PostgresExec(t, url, "CREATE TABLE t (id int PRIMARY KEY, v int)")
+	var wg sync.WaitGroup
+	var errs [2]error
+	for p := range errs {
+		sink := newSink(t, sqlx.Config{URL: url, Table: "t", Columns: "auto", Key: []string{"id"}})
+		defer sink.Close()
+		w := openLetters(t, sink)
+		defer w.Close()
+		wg.Go(func() {
+			for range 15 {
+				b := batchOf(2000, func(i int) string {
+					if p == 1 {
+						i = 1999 - i
+					}
+					return fmt.Sprintf(`{"id":%d,"v":%d}`, i, p)
+				})
+				errs[p] = errors.Join(errs[p], w.Write(context.Background(), b, 0, 2000))
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Error(err)
+	}
+	expect(t, url, "SELECT count(*) FROM t", "2000")
+}
+
 func TestJSONArraysGoIntoArrayColumns(t *testing.T) {
 	t.Parallel()
 	const query = "INSERT INTO t (i, s, j, f, o) VALUES (${payload:i}, ${payload:s}, ${payload:j}, ${payload:f}, ${payload:in.o})"

@@ -124,13 +124,26 @@ func FuzzEncode(f *testing.F) {
 	}
 	s := mustStatement(f, "INSERT INTO t (a, b) VALUES (${payload:a}, ${payload:b})")
 	types := typed(pgtype.TextOID, pgtype.TextOID)
+	byName, err := newTarget(rowsName, &table{name: "t", columns: []tableColumn{
+		{name: "a", typ: types[0], bare: true}, {name: "b", typ: types[1], bare: true},
+	}}, &Config{})
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		b := message.NewBatch()
 		b.Append(payload, 0, 1)
 		copied, _, err := newEncoder(s, types, true, "").append(nil, b, 0)
 		bound, _, bindErr := newEncoder(s, types, false, "").append(nil, b, 0)
-		if (err == nil) != (bindErr == nil) {
-			t.Fatalf("COPY: %v, binds: %v", err, bindErr)
+		text := newObjects(byName, func(string) {})
+		text.asText = 1
+		columns, kind, textErr := text.append(nil, b, 0)
+		inBinary, binaryKind, binaryErr := newObjects(byName, func(string) {}).append(nil, b, 0)
+		if (err == nil) != (bindErr == nil) || (err == nil) != (textErr == nil) || (err == nil) != (binaryErr == nil) {
+			t.Fatalf("COPY: %v, binds: %v, columns: %v, in binary: %v", err, bindErr, textErr, binaryErr)
+		}
+		if err == nil && (kind != textRow || binaryKind != 0) {
+			t.Fatalf("kinds %x and %x", kind, binaryKind)
 		}
 		var want map[string]json.RawMessage
 		if jsonErr := json.Unmarshal(payload, &want); jsonErr != nil || want == nil {
@@ -148,7 +161,9 @@ func FuzzEncode(f *testing.F) {
 			}
 			return
 		}
-		for form, values := range map[string][][]byte{"COPY": decodeCopy(copied), "bind": decodeBind(bound)} {
+		for form, values := range map[string][][]byte{
+			"COPY": decodeCopy(copied), "bind": decodeBind(bound), "columns": decodeCopy(columns), "binary": decodeBind(inBinary[2:]),
+		} {
 			if len(values) != 2 {
 				t.Fatalf("%s: %d values in %q", form, len(values), copied)
 			}

@@ -73,15 +73,23 @@ func space(p []byte, i int) int {
 
 // stringEnd is the index behind the string that begins at p[i].
 func stringEnd(p []byte, i int) int {
-	for i++; ; i++ {
-		i += bytes.IndexByte(p[i:], '"')
-		escaped := false
-		for j := i - 1; p[j] == '\\'; j-- {
-			escaped = !escaped
-		}
-		if !escaped {
+	from := i + 1
+	i = from + bytes.IndexByte(p[from:], '"')
+	if p[i-1] != '\\' || i == from {
+		return i + 1
+	}
+	// Escapes seldom come alone: from here on byte by byte.
+	if j := bytes.IndexByte(p[from:i], '\\'); j >= 0 {
+		i = from + j
+	}
+	for {
+		switch p[i] {
+		case '"':
 			return i + 1
+		case '\\':
+			i++
 		}
+		i++
 	}
 }
 
@@ -116,11 +124,21 @@ func valueEnd(p []byte, i int) int {
 // pair becomes U+FFFD, as in encoding/json.
 func appendUnescaped(dst, s []byte) []byte {
 	for {
-		i := bytes.IndexByte(s, '\\')
-		if i < 0 {
-			return append(dst, s...)
+		i := 0
+		for i < len(s) && s[i] != '\\' {
+			if i++; i == 32 { // far: as fast as the machine can
+				n := bytes.IndexByte(s[i:], '\\')
+				if n < 0 {
+					return append(dst, s...)
+				}
+				i += n
+				break
+			}
 		}
 		dst = append(dst, s[:i]...)
+		if i == len(s) {
+			return dst
+		}
 		c := s[i+1]
 		s = s[i+2:]
 		switch c {

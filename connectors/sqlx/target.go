@@ -145,7 +145,9 @@ func (x *target) flight(kind rowKind, distinct bool) *flight {
 		// The rows stand in the order they came: nothing of the table is ever reused.
 		b.WriteString("DISTINCT ON (" + key + ") " + list + " FROM " + stage + " ORDER BY " + key + ", ctid DESC")
 	} else {
-		b.WriteString(list + " FROM " + stage)
+		// Partitions that write the same keys lock them in one order and cannot wait
+		// for each other; an index is filled from one end to the other besides.
+		b.WriteString(list + " FROM " + stage + " ORDER BY " + key)
 	}
 	b.WriteString(" ON CONFLICT (" + key + ") DO ")
 	var set []string
