@@ -20,6 +20,21 @@ func TestJSONWrittenByPythonKeepsItsValues(t *testing.T) {
 	}
 }
 
+// TestJSONKeepsItsValuesThroughAnEnvelope: in one as text, as a value, and back.
+func TestJSONKeepsItsValuesThroughAnEnvelope(t *testing.T) {
+	for _, format := range []string{"normal", "envelope_json"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			in := fixture(t, "ascii.jsonl")
+			between, files := outputs[1].make(t, "format: "+format, ".jsonl")
+			mqb(t, file(in, "format: json"), between, outputs[1].roll)
+			out, back := outputs[0].make(t, "format: json", ".jsonl")
+			mqb(t, file(joined(t, files()), "format: "+format), out)
+			sameValues(t, in, joined(t, back()))
+		})
+	}
+}
+
 // TestRawLinesKeepEveryByte compares bytes, with and without an end of the last line.
 func TestRawLinesKeepEveryByte(t *testing.T) {
 	plain := fixture(t, "utf8.jsonl")
