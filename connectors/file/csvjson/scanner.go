@@ -57,10 +57,14 @@ type Result struct {
 const (
 	ones = 0x0101010101010101
 	tops = 0x8080808080808080
+	lows = tops - ones // all bits but the top ones
 	word = 8
+	// escape turns a quote into a backslash.
+	escape = '"' ^ '\\'
 )
 
-// Scanner converts the records of one file. Not safe for concurrent use.
+// Scanner converts the records of one file. Once it has its columns, Next may be
+// called by several goroutines at a time.
 type Scanner struct {
 	sep, quote byte
 	// sepWord and quoteWord hold the byte in each lane.
@@ -140,6 +144,7 @@ func (s *Scanner) Next(dst, src []byte, final bool) ([]byte, Result) {
 		fields = 0
 		quoted bool
 		end    bool
+		std    = s.quote == '"'
 	)
 	for !end {
 		if fields < len(s.keys) {
@@ -167,7 +172,61 @@ func (s *Scanner) Next(dst, src []byte, final bool) ([]byte, Result) {
 		}
 	field:
 		for {
-			for i+word <= len(src) {
+			// Inside double quotes a doubled quote becomes an escaped one of the same
+			// length, so that a word is patched and not taken apart.
+			for std && quoted && i+word <= len(src) {
+				if o+word > len(out) {
+					out = grow(out, o, word)
+				}
+				w := binary.LittleEndian.Uint64(src[i:])
+				// Exact, unlike Special: no lane is set above a true hit by its borrow.
+				x := w ^ ones*'"'
+				q := ^((x&lows + lows) | x | lows)
+				b := w ^ ones*'\\'
+				if m := ((w-ones*0x20)&^w | (b-ones)&^b | w) & tops; m != 0 {
+					binary.LittleEndian.PutUint64(out[o:], w)
+					k := bits.TrailingZeros64(m|q) >> 3
+					i, o = i+k, o+k
+					break
+				}
+				k := 64
+				for q != 0 {
+					k = bits.TrailingZeros64(q) &^ 7
+					if q>>k&0x8000 == 0 {
+						break
+					}
+					w ^= escape << k
+					q &^= 0x8080 << k
+					k = 64
+				}
+				binary.LittleEndian.PutUint64(out[o:], w)
+				i, o = i+(k>>3), o+(k>>3)
+				if k < 56 {
+					break // the closing quote
+				}
+			}
+			// Outside of them a field ends at the separator, mostly.
+			for std && !quoted && i+word <= len(src) {
+				if o+word > len(out) {
+					out = grow(out, o, word)
+				}
+				w := binary.LittleEndian.Uint64(src[i:])
+				binary.LittleEndian.PutUint64(out[o:], w)
+				a := w ^ stop
+				m := jsontext.Special(w) | (a-ones)&^a&tops
+				if m == 0 {
+					i, o = i+word, o+word
+					continue
+				}
+				k := bits.TrailingZeros64(m) >> 3
+				i, o = i+k, o+k
+				if src[i] == s.sep {
+					i++
+					break field
+				}
+				break
+			}
+			for !std && i+word <= len(src) {
 				if o+word > len(out) {
 					out = grow(out, o, word)
 				}
