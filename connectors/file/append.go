@@ -87,12 +87,14 @@ func (w *appender) Write(ctx context.Context, b *message.Batch, i, j int) error 
 	if err := w.claim.Gate(); err != nil {
 		return fmt.Errorf("file sink: %s: %w", w.path, err)
 	}
+	var from int64
 	if w.packer == nil {
 		if err := w.unchanged(); err != nil {
 			return err
 		}
+		from = w.length
 	}
-	from, open, headed := w.length, w.open, w.enc.headed()
+	open, headed := w.open, w.enc.headed()
 	refused, err := w.encode(b, i, j)
 	if err != nil {
 		if err != w.broke {

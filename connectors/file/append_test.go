@@ -365,8 +365,10 @@ func TestACompressedFileIsWholeAtEachCommit(t *testing.T) {
 			w := appending(t, cfg, claim)
 			for range 3 {
 				row := strings.Repeat(fmt.Sprint("round ", round, " "), 40_000)
-				put(t, w, row, "x")
-				want += row + "\nx\n"
+				for range 3 { // all in one member
+					put(t, w, row, "x")
+					want += row + "\nx\n"
+				}
 				claim = withState(claim, state(t, w))
 			}
 			put(t, w, strings.Repeat("lost", 400_000)) // a part of it is in the file
