@@ -153,18 +153,11 @@ func (r *boundedReader) Read(ctx context.Context) (*message.Batch, error) {
 	spent := r.bounds.over()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() {
-		select {
-		case <-spent:
-			stop()
-		case <-reading.Done():
-		}
-	}()
 	if r.bounds.wait > 0 {
-		var end context.CancelFunc
-		reading, end = context.WithTimeout(reading, r.bounds.wait)
-		defer end()
+		reading, stop = context.WithTimeout(reading, r.bounds.wait)
+		defer stop()
 	}
+	go stopWith(reading, spent, stop)
 	for {
 		select {
 		case <-spent:
@@ -188,6 +181,15 @@ func (r *boundedReader) Read(ctx context.Context) (*message.Batch, error) {
 		case <-reading.Done():
 			t.Stop()
 		}
+	}
+}
+
+// stopWith calls stop when spent is closed, unless ctx ends first.
+func stopWith(ctx context.Context, spent <-chan struct{}, stop context.CancelFunc) {
+	select {
+	case <-spent:
+		stop()
+	case <-ctx.Done():
 	}
 }
 
