@@ -247,7 +247,7 @@ func (c *after) commit(ctx context.Context) error {
 		return err
 	}
 	next := c.rec.held
-	next.Position, next.Verdicts = c.end, c.rec.verdictsLeft("")
+	next.Position, next.Verdicts = c.end, c.rec.verdictsBehind(c.end)
 	if state != nil && !bytes.Equal(state, next.SinkState) {
 		next.SinkState = state
 	}
@@ -257,6 +257,7 @@ func (c *after) commit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.rec.passed(c.end)
 	hook.At("after.position-committed")
 	c.r.Stats.durable(c.done)
 	c.done = tally{}

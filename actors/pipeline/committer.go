@@ -43,7 +43,7 @@ func (r *run) newCommitter() (committer, error) {
 	if len(judged) > 0 {
 		rec.verdicts, rec.inherited, rec.reason = map[int64]bool{}, map[int64]bool{}, rec.held.Verdicts.Reason
 		for _, n := range judged {
-			rec.verdicts[n], rec.inherited[n] = true, true
+			rec.verdicts[n], rec.inherited[n] = false, true
 		}
 	}
 	switch w := r.Writer.(type) {
@@ -62,7 +62,8 @@ func (r *run) newCommitter() (committer, error) {
 type record struct {
 	r    *run
 	held checkpoint.Record
-	// verdicts are the records of held.Verdicts that no position has passed yet.
+	// verdicts are the records that were judged and that no position has passed yet;
+	// true once their letters are written.
 	verdicts map[int64]bool
 	// inherited are those of an earlier run that were not met yet; the writer
 	// loop's. reason is what that run said of the first.
@@ -70,16 +71,35 @@ type record struct {
 	reason    string
 }
 
-// verdictsLeft is what the next record says of verdicts. reason is that of a new
-// one, "" if there is none.
-func (c *record) verdictsLeft(reason string) *checkpoint.Verdicts {
-	if len(c.verdicts) == 0 {
-		return nil
-	}
+// verdictsNow is what a record says of verdicts whose position stays where it is:
+// those of letters that are written already too, since their records are read again
+// after a crash. reason is that of a new one, "" if there is none.
+func (c *record) verdictsNow(reason string) *checkpoint.Verdicts {
 	if c.held.Verdicts != nil {
 		reason = c.held.Verdicts.Reason
 	}
 	return checkpoint.NewVerdicts(slices.Collect(maps.Keys(c.verdicts)), reason)
+}
+
+// verdictsBehind is what a record says that moves the position to end: nothing of
+// the records that it passes. passed makes that so once it is committed.
+func (c *record) verdictsBehind(end message.Position) *checkpoint.Verdicts {
+	if len(c.verdicts) == 0 {
+		return nil
+	}
+	left := maps.Clone(c.verdicts)
+	maps.DeleteFunc(left, passedBy(end))
+	if len(left) == 0 {
+		return nil
+	}
+	return checkpoint.NewVerdicts(slices.Collect(maps.Keys(left)), c.held.Verdicts.Reason)
+}
+
+func (c *record) passed(end message.Position) { maps.DeleteFunc(c.verdicts, passedBy(end)) }
+
+func passedBy(end message.Position) func(ordinal int64, carried bool) bool {
+	n, numbered := end.Number()
+	return func(ordinal int64, carried bool) bool { return carried && (!numbered || ordinal < n) }
 }
 
 // commit swaps next in and tells the settler. The store's unknown outcomes are

@@ -419,7 +419,7 @@ func (c *intent) position(ctx context.Context, done *sealed, in *checkpoint.Inte
 	next := c.rec.held
 	next.Intents = nil
 	if done != nil {
-		next.Position, next.Verdicts = done.end, c.rec.verdictsLeft("")
+		next.Position, next.Verdicts = done.end, c.rec.verdictsBehind(done.end)
 		next.Generation = c.r.Claim.Generation
 	}
 	if in != nil {
@@ -446,6 +446,7 @@ func (c *intent) position(ctx context.Context, done *sealed, in *checkpoint.Inte
 		return err
 	}
 	if done != nil {
+		c.rec.passed(done.end)
 		c.confirm(done)
 		hook.At("part.position-committed")
 	}

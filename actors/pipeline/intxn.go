@@ -246,7 +246,7 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 			return err
 		}
 		next := c.rec.held
-		next.Position, next.Verdicts = g.end, c.rec.verdictsLeft("")
+		next.Position, next.Verdicts = g.end, c.rec.verdictsBehind(g.end)
 		next.Version++
 		try, cancel := c.r.limited(ctx)
 		began := c.r.Stats.Output.begin()
@@ -257,6 +257,7 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 		c.r.Stats.Output.end(began, len(g.rows), err, true)
 		if err == nil {
 			c.rec.held = next
+			c.rec.passed(g.end)
 			c.r.Stats.durable(g.tally)
 			c.rec.committed(next)
 			return g.stop

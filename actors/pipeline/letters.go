@@ -172,15 +172,17 @@ func (c *record) carryOut(ctx context.Context, p *pending) error {
 			if c.verdicts == nil {
 				c.verdicts = map[int64]bool{}
 			}
-			if !c.verdicts[l.ordinal] && reason == "" {
-				reason = l.cause
+			if _, known := c.verdicts[l.ordinal]; !known {
+				c.verdicts[l.ordinal] = false
+				if reason == "" {
+					reason = l.cause
+				}
 			}
-			c.verdicts[l.ordinal] = true
 		}
 	}
 	if reason != "" {
 		next := c.held
-		next.Verdicts = c.verdictsLeft(reason)
+		next.Verdicts = c.verdictsNow(reason)
 		if err := c.commit(ctx, next); err != nil {
 			return err
 		}
@@ -193,11 +195,18 @@ func (c *record) carryOut(ctx context.Context, p *pending) error {
 		return err
 	}
 	hook.At("dlq.written")
+	c.carried(p)
+	return nil
+}
+
+// carried notes that letters are written, or will be with the position.
+func (c *record) carried(p *pending) {
 	for _, l := range p.letters {
-		delete(c.verdicts, l.ordinal)
+		if _, judged := c.verdicts[l.ordinal]; judged {
+			c.verdicts[l.ordinal] = true
+		}
 	}
 	*p = pending{}
-	return nil
 }
 
 // enclose puts letters into the transaction of their rows, where the dlq is in the
@@ -210,10 +219,7 @@ func (c *record) enclose(txn connectors.LetterTxn, p *pending) error {
 	if err := txn.AddLetters(b, 0, b.Len()); err != nil {
 		return dlqError(err)
 	}
-	for _, l := range p.letters {
-		delete(c.verdicts, l.ordinal)
-	}
-	*p = pending{}
+	c.carried(p)
 	return nil
 }
 

@@ -270,3 +270,42 @@ func TestLettersInTheTransactionAreThereOnceWithThePosition(t *testing.T) {
 		w.at(30)
 	})
 }
+
+// The letter of a verdict is written, then the same transaction meets another
+// refusal, and the run dies before its commit: the position has passed neither, and
+// the first verdict must stand as long as its record can be read again.
+func TestAVerdictStandsUntilThePositionHasPassedItsRecord(t *testing.T) {
+	for _, kind := range []string{tx, plain} {
+		bubbleOf(t, func(t *testing.T, w *world) {
+			x := &box{}
+			gone := connectors.Connection(errors.New("killed"))
+			for i, refuse := range []map[string]bool{{"13": true}, {"17": true}, nil} {
+				w.refuse = refuse
+				l := w.claim(kind)
+				l.dlq(x)
+				writes := 0
+				x.fail = func() error {
+					if writes++; i == 0 || i == 1 && (kind == plain || writes == 2) {
+						return gone
+					}
+					return nil
+				}
+				if _, err := l.run(t.Context(), reads(l.from(), 30, 10)); (err == nil) != (i == 2) {
+					t.Fatal(i, err)
+				}
+			}
+			if !sameSet(x.letters, "13", "17") {
+				t.Errorf("%s: dead letters %v", kind, x.letters)
+			}
+			for _, r := range w.content() {
+				// A sink that is written first has 17 of the first run already.
+				if r == "13" || r == "17" && kind == tx {
+					t.Errorf("%s: record %s is a dead letter and was written", kind, r)
+				}
+			}
+			if w.at(30); w.record().Verdicts != nil {
+				t.Errorf("%s: verdicts are left", kind)
+			}
+		})
+	}
+}
