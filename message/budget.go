@@ -155,9 +155,17 @@ type Pool struct {
 // middleware, one being written, one spare.
 const maxFree = 4
 
-// KeepMore lets an idle pool keep n batches more, for a reader that reads that
-// many ahead. To be called before the pool is used.
-func (p *Pool) KeepMore(n int) { p.keep += n }
+// KeepMore lets an idle pool keep n batches more than it does by itself, for a
+// reader that reads that many ahead; 0 when it no longer does.
+func (p *Pool) KeepMore(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep = n
+	if most := maxFree + n; len(p.free) > most {
+		clear(p.free[most:])
+		p.free = p.free[:most]
+	}
+}
 
 // NewPool makes a pool whose batches take size bytes of budget each. The arena
 // may outgrow that by one record, never by more.

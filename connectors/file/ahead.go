@@ -231,7 +231,14 @@ func (r *reader) takeAhead(ctx context.Context) (*message.Batch, error) {
 
 // startAhead begins to read ahead if that pays.
 func (r *reader) startAhead() bool {
-	if r.live || r.at.Open || r.ended || r.block.Load() == 0 || r.at.Offset < r.notBefore || r.content.left(r.at.Offset) < r.src.worth {
+	if r.live || r.at.Open || r.ended || r.block.Load() == 0 || r.at.Offset < r.notBefore {
+		return false
+	}
+	worth := r.src.worth
+	if _, packed := r.content.(*stream); packed {
+		worth /= 8 // there is about so much more in it
+	}
+	if r.content.left(r.at.Offset) < worth {
 		return false
 	}
 	if d := r.filler.blocks(); d != nil {
@@ -239,8 +246,10 @@ func (r *reader) startAhead() bool {
 	}
 	if r.ahead == nil {
 		r.notBefore = r.at.Offset + r.src.worth
+		return false
 	}
-	return r.ahead != nil
+	r.pool.KeepMore(3 * aheadWorkers()) // queued, and one in each worker's hands
+	return true
 }
 
 // measure learns from a batch that was read from offset on how large a block
@@ -272,6 +281,7 @@ func (r *reader) stopAhead() {
 		r.head = nil
 	}
 	r.ahead.stop()
+	r.pool.KeepMore(0)
 	r.ahead, r.until = nil, 0
 	r.notBefore = r.at.Offset + r.src.worth/4
 }

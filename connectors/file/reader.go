@@ -83,7 +83,6 @@ func (s *source) newReader(f *os.File, claim connectors.Claim, at place) (*reade
 		maxRec: spec.MaxRecordBytes,
 		exit:   spec.ExitOnEmpty,
 	}
-	r.pool.KeepMore(3 * aheadWorkers()) // queued, and one in each worker's hands
 	r.life, r.end = context.WithCancel(context.Background())
 	if r.maxRec <= 0 {
 		r.maxRec = 16 << 20
