@@ -458,3 +458,23 @@ func TestTheStateOfAnotherOutputIsNotThatOfThisOne(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestARefusedAppendLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := Config{Path: filepath.Join(dir, "new", "out"), Format: "raw"}
+	shared := ordersClaim(1)
+	shared.Spec = &route.Spec{SharedStorage: true}
+	closed := ordersClaim(1)
+	closed.Record.SinkState = []byte("no state")
+	gone := ordersClaim(1)
+	gone.Record.SinkState = fmt.Appendf(nil, `{"v":1,"path":%q,"device":1,"inode":2,"length":3}`, hashOf(cfg.Path))
+	for name, claim := range map[string]connectors.Claim{"shared storage": shared, "a foreign state": closed, "a file that is gone": gone} {
+		if _, err := appendTo(t, cfg, claim); err == nil {
+			t.Errorf("%s: opened", name)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
+			t.Errorf("%s: left %q", name, left)
+		}
+	}
+}
