@@ -90,8 +90,8 @@ func TestEveryExampleIsValidByDecoderAndSchema(t *testing.T) {
 			texts = append(texts, string(b))
 		}
 		for _, text := range texts {
-			if !strings.Contains(text, "input:") {
-				continue
+			if !strings.Contains(text, "input:") || strings.Contains(path, "peers") {
+				continue // of another program, which the benchmarks compare with
 			}
 			seen++
 			if err := decode(text); err != nil {
