@@ -29,7 +29,7 @@ type Config struct {
 	NameBy        string        `yaml:"name_by" default:"auto" doc:"Sinks: auto appends to the file at path, source_position writes immutable parts named after the records in them into the directory at path."`
 	Fsync         string        `yaml:"fsync" default:"batch" enum:"off|batch|periodic" doc:"Sinks that append: batch waits for the disk before each commit of the position; periodic commits no more often than each fsync_interval_ms; off leaves it to the system when bytes reach the disk, so that a crash of the machine may lose them. Parts are always waited for."`
 	FsyncInterval time.Duration `yaml:"fsync_interval_ms" default:"1000" min:"1ms" doc:"With fsync: periodic."`
-	Delete        bool          `yaml:"delete" doc:"Sources: remove a file once it was read to its end and everything in it is durable, if nothing was appended to it since. Names must not come again, and a file must be complete, or be moved into place, before it matches the path."`
+	Delete        bool          `yaml:"delete" doc:"Sources: remove a file as a whole (never lines from its front) once it was read to its end and everything in it is durable, if nothing was appended to it since. Names must not come again, and a file must be complete, or be moved into place, before it matches the path."`
 	CSV           CSVConfig     `yaml:"csv" doc:"How csv is read and written."`
 }
 
