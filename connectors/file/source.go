@@ -222,12 +222,16 @@ func (s *source) Open(_ context.Context, claim connectors.Claim) (connectors.Rea
 // openPipe reads a pipe from where it is. It cannot go back, so that a run that
 // begins where another one ended would miss what was lost with that one.
 func (s *source) openPipe(claim connectors.Claim, at place) (connectors.Reader, error) {
+	name := s.cfg.Path
+	if isStdin(name) {
+		name = "standard input"
+	}
 	switch {
 	case at != place{}:
-		return nil, connectors.Permanent(fmt.Errorf("file source: %s cannot be resumed at record %d: a pipe is read once, and what the run before had read but not committed is gone", s.cfg.Path, at.Record),
+		return nil, connectors.Permanent(fmt.Errorf("file source: %s cannot be resumed at record %d: a pipe is read once, and what the run before had read but not committed is gone", name, at.Record),
 			"reset the position of this partition to read what comes now as a new input, or read from a file")
 	case s.began.Swap(true):
-		return nil, connectors.Permanent(fmt.Errorf("file source: %s was read by a run that has ended: a pipe is read once", s.cfg.Path), "start the command again, or read from a file")
+		return nil, connectors.Permanent(fmt.Errorf("file source: %s was read by a run that has ended: a pipe is read once", name), "start the command again, or read from a file")
 	}
 	f, err := openPipe(s.cfg.Path)
 	if err != nil {
