@@ -5,7 +5,7 @@
 #   make scenarios  each scenario of docs/scenarios.md by name, with its result
 #   make mutants    each guard taken out, one at a time, and the test that turns red
 #   make soak    the cluster in simulation: new seeds for SECONDS=600
-#   make bench   throughput, failover and fence cost, with their spread
+#   make bench   throughput, failover and fence cost, with their spread; BENCH=-peers beside other programs
 #   make build   bin/mqbd and bin/mqbctl
 #   make image   the container image $(IMAGE); make up, make down: deploy/compose.yml
 SHELL := /bin/bash
