@@ -194,7 +194,9 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 	c.eof = false
 	room := cap(b.Arena)
 	defer b.MarkFramed()
-	for b.Len() < c.batch && (b.Read == 0 || len(b.Arena)+c.largest <= room) && (c.until == 0 || c.at.Offset < c.until) {
+	// Bad records count: a file of nothing else must come to an end of its batches,
+	// since what becomes of them waits for that.
+	for b.Read < c.batch && (b.Read == 0 || len(b.Arena)+c.largest <= room) && (c.until == 0 || c.at.Offset < c.until) {
 		if c.lo == c.hi {
 			if c.idle(b, c.base+int64(c.hi)) {
 				return nil

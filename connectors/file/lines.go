@@ -46,7 +46,7 @@ const (
 
 // scan appends the whole lines of p to b. With stopBad it says where and why.
 func (f *lineFormat) scan(b *message.Batch, p *lineBlock) (why stop, at int, problem jsontext.Problem) {
-	for b.Len() < f.most {
+	for b.Read < f.most { // bad records count, see csvRecords.fill
 		k := bytes.IndexByte(p.bytes[p.i:], f.delimiter)
 		if k < 0 {
 			return stopEnd, 0, jsontext.OK
