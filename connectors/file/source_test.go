@@ -269,6 +269,28 @@ func TestBadRecordsAreNamedByFileLineAndByte(t *testing.T) {
 	}
 }
 
+// What becomes of bad records waits for the end of their batch: with a dlq they
+// are held until then.
+func TestAFileOfNothingButBadRecordsComesInBatches(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cfg Config
+		in  string
+	}{{jsonLines, strings.Repeat("x\n", 1000)}, {csvFile, "a,b\n" + strings.Repeat("1,x\"y\n", 1000)}} {
+		r := newRig(t, c.cfg, c.in)
+		r.spec.BatchSize = 10
+		rd := r.mustOpen(message.Position{})
+		b, err := rd.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Read > 10 || b.Dropped != b.Read || len(r.bad) != b.Read {
+			t.Errorf("a batch of %d bad records, %d rejected", b.Dropped, len(r.bad))
+		}
+		b.Release()
+	}
+}
+
 func TestBrokenHeaderStopsThePartition(t *testing.T) {
 	t.Parallel()
 	for in, place := range map[string]string{"a,b\"c\n1,2\n": ":1 (byte 3)", "\n\"a\"b\n": ":2 (byte 4)"} {
