@@ -142,7 +142,11 @@ func (in *Inference) deadLetters(output judge, sink SinkCapabilities) {
 		j.say("Does the dlq keep anything?", "no", "")
 	case sink.LettersOnce:
 		j.say("Does the dlq absorb a letter that is written again?", "yes", "by its id")
-		j.limit(EffectivelyOnce, "")
+		raise := ""
+		if output.sink.System != "" {
+			raise = "a dlq in the same system as the output, whose transactions then take the letters"
+		}
+		j.limit(EffectivelyOnce, raise)
 	default:
 		j.say("Does the dlq absorb a letter that is written again?", "no", "it stands there twice then, with the same id (metadata mqb.id)")
 		j.limit(AtLeastOnce, "a dlq that knows a letter by its id, such as a table with a unique column id")

@@ -17,10 +17,21 @@ func TestGuaranteesOfRealEndpoints(t *testing.T) {
 		static = `static: "x"`
 		memory = `memory: {topic: a}`
 
-		parts = `file: {path: /out, name_by: source_position, format: raw}`
-		sqlx  = `sqlx: {url: "postgres://h/d", insert_query: "INSERT INTO t (a) VALUES (${payload:a}::bigint)"}`
-		null  = `"null": {}`
-		mem   = `memory: {topic: b}`
+		parts    = `file: {path: /out, name_by: source_position, format: raw}`
+		sqlx     = `sqlx: {url: "postgres://h/d", insert_query: "INSERT INTO t (a) VALUES (${payload:a}::bigint)"}`
+		appended = `file: {path: /out/all.jsonl, format: raw}`
+		unsynced = `file: {path: /out/all.jsonl, format: raw, fsync: "off"}`
+		topic    = `kafka: {url: "b:9092", topic: u}`
+		acks1    = `kafka: {url: "b:9092", topic: u, producer_options: [[acks, "1"]]}`
+		stdin    = `file: {path: "-", format: raw}`
+
+		table    = `sqlx: {url: "postgres://h/d", table: t, columns: auto, key: id}`
+		letters  = `, middlewares: [{dlq: {endpoint: {sqlx: {url: "postgres://h/d", table: dead}}}}]`
+		lettersB = `, middlewares: [{dlq: {endpoint: {sqlx: {url: "postgres://other/d", table: dead}}}}]`
+		lettersF = `, middlewares: [{retry: {}}, {dlq: {endpoint: {file: {path: /out/dead.jsonl}}}}]`
+
+		null = `"null": {}`
+		mem  = `memory: {topic: b}`
 
 		stages = `, middlewares: [{filter: "a > 1"}, {id: "${payload:a}"}, {limiter: {messages_per_second: 10}}]`
 	)
@@ -39,6 +50,20 @@ func TestGuaranteesOfRealEndpoints(t *testing.T) {
 		{kafka + stages, sqlx, "", route.ExactlyOnce},
 		{file, sqlx, "commit: transactional", route.ExactlyOnce},
 		{memory, sqlx, "", route.AtMostOnce},
+
+		{file, appended, "", route.ExactlyOnce},
+		{kafka, appended, "", route.ExactlyOnce},
+		{file, unsynced, "", route.AtMostOnce},
+		{stdin, appended, "", route.AtMostOnce},
+		{stdin, topic, "", route.AtMostOnce},
+		{file, topic, "", route.AtLeastOnce},
+		{kafka, topic, "", route.AtLeastOnce},
+		{kafka, acks1, "", route.AtMostOnce},
+		{kafka, table, "", route.ExactlyOnce},
+		{kafka, table + letters, "", route.ExactlyOnce},
+		{kafka, table + lettersB, "", route.EffectivelyOnce},
+		{kafka, table + lettersF, "", route.AtLeastOnce},
+		{file, topic + lettersF, "", route.AtLeastOnce},
 
 		{kafka, mem, "", route.AtMostOnce},
 		{memory, mem, "", route.AtMostOnce},
