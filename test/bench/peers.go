@@ -147,6 +147,8 @@ func (m *mqBridge) variant(_ *work, t task) (variant, string, error) {
 	const settings = "concurrency: 4, batch_size: 1024, exit_on_empty: true"
 	v := variant{bin: filepath.Join(m.venv, "bin", "python"), args: func() []string {
 		in, out := t.endpoints(mqBridgeField)
+		// Its client stops fetching for a second when its queue is full.
+		in = strings.Replace(in, "kafka: {", `kafka: {consumer_options: [["fetch.queue.backoff.ms", "10"]], `, 1)
 		return []string{script("mqbridge.py"), fmt.Sprintf("job: {%s, input: {%s}, output: {%s}}", settings, in, out)}
 	}}
 	if t.kind == kafkaToJSONL || t.kind == kafkaProjected {
