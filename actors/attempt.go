@@ -471,7 +471,7 @@ func (a *attempt) rejecter(spec *route.Spec) func(context.Context, connectors.Ba
 	return func(_ context.Context, bad connectors.BadRecord) error {
 		if spec.OnError != route.OnErrorDrop {
 			return &connectors.Error{Class: connectors.ClassData, Err: fmt.Errorf("%s: %w", bad.Place, bad.Err),
-				Hint: "mend the record, or set on_error: drop on the route"}
+				Hint: "mend the record; or keep such records aside, with a dlq on the output (copy --dlq FILE), or leave them out with on_error: drop on the route (copy --on-error drop)"}
 		}
 		mu.Lock()
 		dropped++

@@ -193,5 +193,5 @@ func (r *run) reject(ordinal int64, payload []byte, err error) error {
 
 // placeOf is where a person finds a record of which only the number is known.
 func (r *run) placeOf(ordinal int64) string {
-	return fmt.Sprintf("%s record %d", r.Claim.Partition.ID, ordinal)
+	return fmt.Sprintf("%s record %d (the first is 0)", r.Claim.Partition.ID, ordinal)
 }
