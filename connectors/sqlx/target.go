@@ -18,7 +18,9 @@ import (
 // Rows are written by COPY. With a key they go by COPY into a temporary table of
 // the session, emptied by each COMMIT, and from there by one INSERT … ON CONFLICT
 // in the same flight: measured against arrays as parameters (unnest) and against
-// statements of many rows, this costs the server least.
+// statements of many rows, this costs the server least. Where a key may come twice
+// it is a table that numbers the rows: the place of a row in a table says nothing,
+// since one that is short goes into a page with room left by a longer one.
 type target struct {
 	name    string // of the writer
 	table   *table
@@ -27,6 +29,7 @@ type target struct {
 	places  []place // of columns
 	key     []int   // in columns
 	extra   int     // in columns; -1 without
+	order   string  // name of the column that numbers rows; none of columns has it
 	codecs  []codec // of columns; nil if there is a type that only the server reads
 	// defaults are the columns that a row may leave out, see rowKind.
 	defaults []int
@@ -49,6 +52,9 @@ const (
 // stage is the temporary table that upserts go through.
 func (x *target) stage() string { return "pg_temp." + quoted(x.name) }
 
+// numbered is the one for rows among which a key may come twice.
+func (x *target) numbered() string { return "pg_temp." + quoted(x.name+"_numbered") }
+
 type flightKey struct {
 	kind     rowKind
 	distinct bool
@@ -58,11 +64,12 @@ type flightKey struct {
 type flight struct {
 	copy  string // COPY … FROM STDIN
 	after string // what follows it in the same flight: "" or the upsert
+	stage string // the temporary table, with an upsert
 }
 
 // newTarget fits the configuration to a table. Its errors say what to change.
 func newTarget(name string, t *table, cfg *Config) (*target, error) {
-	x := &target{name: name, table: t, extra: -1, index: map[string]int{}, flights: map[flightKey]*flight{}}
+	x := &target{name: name, table: t, extra: -1, order: "mqb_order", index: map[string]int{}, flights: map[flightKey]*flight{}}
 	for _, k := range append(slices.Clone(cfg.Key), cfg.ExtraColumn) {
 		if k != "" && !t.has(k) {
 			return nil, fmt.Errorf("table %s has no column %q that can be written", t.name, k)
@@ -81,6 +88,9 @@ func newTarget(name string, t *table, cfg *Config) (*target, error) {
 		} else if !c.bare {
 			x.defaults = append(x.defaults, i)
 		}
+	}
+	for t.has(x.order) {
+		x.order += "_"
 	}
 	switch {
 	case len(x.columns) == 0:
@@ -136,18 +146,20 @@ func (x *target) flight(kind rowKind, distinct bool) *flight {
 		f.copy = "COPY " + x.table.name + from
 		return f
 	}
-	stage := x.stage()
+	f.stage = x.stage()
+	if distinct {
+		f.stage = x.numbered()
+	}
 	key := quoted(x.names(x.key)...)
-	f.copy = "COPY " + stage + from
+	f.copy = "COPY " + f.stage + from
 	var b strings.Builder
 	b.WriteString("; INSERT INTO " + x.table.name + " (" + list + ") SELECT ")
 	if distinct {
-		// The rows stand in the order they came: nothing of the table is ever reused.
-		b.WriteString("DISTINCT ON (" + key + ") " + list + " FROM " + stage + " ORDER BY " + key + ", ctid DESC")
+		b.WriteString("DISTINCT ON (" + key + ") " + list + " FROM " + f.stage + " ORDER BY " + key + ", " + quoted(x.order) + " DESC")
 	} else {
 		// Partitions that write the same keys lock them in one order and cannot wait
 		// for each other; an index is filled from one end to the other besides.
-		b.WriteString(list + " FROM " + stage + " ORDER BY " + key)
+		b.WriteString(list + " FROM " + f.stage + " ORDER BY " + key)
 	}
 	b.WriteString(" ON CONFLICT (" + key + ") DO ")
 	var set []string
@@ -166,7 +178,7 @@ func (x *target) flight(kind rowKind, distinct bool) *flight {
 	return f
 }
 
-// prepareStage makes the temporary table, whose columns have the types of the
+// prepareStage makes the temporary tables, whose columns have the types of the
 // table's and none of its constraints: the rows meet those where they belong.
 func (x *target) prepareStage(ctx context.Context, conn *pgx.Conn) error {
 	if x.key == nil {
@@ -176,8 +188,9 @@ func (x *target) prepareStage(ctx context.Context, conn *pgx.Conn) error {
 	for _, c := range x.columns {
 		all = append(all, c.name)
 	}
-	_, err := conn.PgConn().Exec(ctx, "DROP TABLE IF EXISTS "+x.stage()+
-		"; CREATE TEMPORARY TABLE "+quoted(x.name)+" ON COMMIT DELETE ROWS AS SELECT "+quoted(all...)+" FROM "+x.table.name+" WITH NO DATA").ReadAll()
+	_, err := conn.PgConn().Exec(ctx, "DROP TABLE IF EXISTS "+x.stage()+", "+x.numbered()+
+		"; CREATE TEMPORARY TABLE "+quoted(x.name)+" ON COMMIT DELETE ROWS AS SELECT "+quoted(all...)+" FROM "+x.table.name+" WITH NO DATA"+
+		"; CREATE TABLE "+x.numbered()+" (LIKE "+x.stage()+", "+quoted(x.order)+" bigint GENERATED ALWAYS AS IDENTITY (CACHE 1000)) ON COMMIT DELETE ROWS").ReadAll()
 	return err
 }
 
@@ -195,7 +208,7 @@ func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, fi
 		f := x.flight(t.kinds[i], w.singles > 0)
 		sql := f.copy + f.after
 		if w.staged {
-			sql = "DELETE FROM " + x.stage() + "; " + sql
+			sql = "DELETE FROM " + f.stage + "; " + sql
 		}
 		sql = behind(first, sql)
 		w.staged = f.after != ""
