@@ -193,7 +193,7 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 			if err := r.replaced(); err != nil {
 				return nil, err
 			}
-			r.atEnd(true)
+			r.atEnd(!torn) // the rest of a member is still to come
 		}
 		return nil, connectors.ErrEndOfInput
 	}
