@@ -57,6 +57,10 @@ func (w *letters) Write(ctx context.Context, b *message.Batch, i, j int) error {
 	if err := w.claim.Gate(); err != nil {
 		return fmt.Errorf("file sink: %s: %w", w.path, err)
 	}
+	if _, err := os.Lstat(sidecar(w.path)); err == nil {
+		// Its lock is held for as long as the route runs, which may be this one.
+		return connectors.Permanent(fmt.Errorf("file sink: %s cannot hold dead letters: a route appends its records to it", w.path), "give the dlq a file of its own")
+	}
 	var refused *connectors.RowsError
 	// Room for the delimiter of a record that somebody did not finish.
 	w.buf = append(w.buf[:0], w.enc.delimiter)
