@@ -124,7 +124,7 @@ func (b *bench) route(name string, rows int, extra string) {
 	if err := os.WriteFile(in, []byte(s.String()), 0o644); err != nil {
 		b.t.Fatal(err)
 	}
-	yaml := fmt.Sprintf("input:\n  file: {path: %q, format: csv}\n  middlewares: [{fault: {}}]\noutput:\n  file: {path: %q, format: json, name_by: source_position}\nshared_storage: true\n%s",
+	yaml := fmt.Sprintf("input:\n  file: {path: %q, format: csv}\n  middlewares: [{fault: {}}]\noutput:\n  file: {path: %q, format: raw, name_by: source_position}\nshared_storage: true\n%s",
 		in, filepath.Join(b.dir, name), extra)
 	b.put(name, lease.Route{UID: "uid-" + name, Series: "s1", Generation: 1, Spec: yaml})
 }
@@ -420,7 +420,7 @@ func TestNewGenerationFinishesThePromiseOfTheOld(t *testing.T) {
 	_ = f.Close()
 	grown := b.await("r", "grown", func(p lease.PartitionStatus) bool { return p.Position == "3100" })
 	addsUp(t, grown.Counters)
-	parts, _ := filepath.Glob(filepath.Join(b.dir, "r", "part-*3099.jsonl"))
+	parts, _ := filepath.Glob(filepath.Join(b.dir, "r", "part-*3099.bin"))
 	if len(parts) != 1 {
 		t.Fatalf("parts %v", parts)
 	}

@@ -76,7 +76,7 @@ func TestCopyDrainOfAGoodCopyExitsWithZero(t *testing.T) {
 func TestCopyFilterAndMiddlewaresOfTheURI(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s, r := copyFiles(t, dir, csvFile(t, dir, 100)+"|filter?id >= 50", filepath.Join(dir, "out")+"/?format=json", "--filter", "id < 60")
+	s, r := copyFiles(t, dir, csvFile(t, dir, 100)+"|filter?id >= 50", filepath.Join(dir, "out")+"/?format=raw", "--filter", "id < 60")
 	if r.code != 0 || s.Records != 10 || s.Counters.Filtered != 90 {
 		t.Fatalf("%+v %+v", s, r)
 	}

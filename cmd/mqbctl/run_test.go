@@ -23,7 +23,7 @@ func csvRoute(t *testing.T, n int, more string) (file, dir string) {
 		t.Fatal(err)
 	}
 	file = filepath.Join(dir, "routes.yaml")
-	text := fmt.Sprintf("routes:\n  csv:\n    input: {file: {path: %q, format: csv}}\n    output: {file: {path: %q, format: json, name_by: source_position}}\n%s",
+	text := fmt.Sprintf("routes:\n  csv:\n    input: {file: {path: %q, format: csv}}\n    output: {file: {path: %q, format: raw, name_by: source_position}}\n%s",
 		filepath.Join(dir, "in.csv"), filepath.Join(dir, "out"), more)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

@@ -155,7 +155,7 @@ func fileRoute(t *testing.T, dir string) string {
     roll: {records: 100}
     batch_size: 50
     input: {file: {path: %q, format: csv}, middlewares: [limiter: {messages_per_second: 500}]}
-    output: {file: {path: %q, format: json, name_by: source_position}}
+    output: {file: {path: %q, format: raw, name_by: source_position}}
 `, filepath.Join(dir, "in", "*.csv"), filepath.Join(dir, "out"))
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

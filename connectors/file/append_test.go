@@ -47,8 +47,6 @@ func TestAppendConformance(t *testing.T) {
 				case "csv":
 					s.Want = csvRow
 					s.Refused = func(int) []byte { return []byte("no object") }
-				case "json":
-					s.Refused = func(int) []byte { return []byte("\xff") }
 				}
 				return s
 			}})

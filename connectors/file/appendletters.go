@@ -38,7 +38,7 @@ func (s *sink) openLetters(claim connectors.Claim, spec *route.Spec) (connectors
 	case s.cfg.format() == formatCSV:
 		return refuse("csv has no place for what went wrong", "use format: normal, which keeps metadata")
 	}
-	enc, err := newEncoder(s.cfg, spec, claim)
+	enc, err := newEncoder(s.cfg, claim)
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func (s *sink) openAppend(ctx context.Context, claim connectors.Claim, spec *rou
 		}
 	}
 	var err error
-	if w.enc, err = newEncoder(s.cfg, spec, claim); err != nil {
+	if w.enc, err = newEncoder(s.cfg, claim); err != nil {
 		return nil, err
 	}
 	own := ownership{

@@ -84,7 +84,7 @@ func (s *sink) outlets(claim connectors.Claim, spec *route.Spec) (*outlets, erro
 	}
 	sh := &outlets{turn: make(chan struct{}, 1)}
 	var err error
-	if sh.enc, err = newEncoder(s.cfg, spec, claim); err != nil {
+	if sh.enc, err = newEncoder(s.cfg, claim); err != nil {
 		return nil, err
 	}
 	if s.codec != codecNone {

@@ -22,7 +22,7 @@ import (
 // Config is the endpoint's configuration, as source or as sink.
 type Config struct {
 	Path          string        `yaml:"path" doc:"Source: a file or a glob (** crosses directories), each file of which is a partition; a named pipe, or - for standard input, which are read once and in order. Sink: the file to append to, in which ${partition} stands for the partition, a pipe, or - for standard output; with name_by: source_position the directory of the parts."`
-	Format        string        `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata; envelope, envelope_text), envelope_json (the same, with a JSON payload as it is), json (a JSON value a line), text, raw (payload), csv."`
+	Format        string        `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata, whose payload is text, or base64 where it is none; also text, envelope, envelope_text), json (the envelope with a payload that is JSON as that value; also envelope_json), raw (the payload alone, whatever it is; also payload), csv. Sources take a line that is no envelope for a payload; to json it must be JSON."`
 	Delimiter     string        `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
 	Compression   string        `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`
 	Mode          string        `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
@@ -45,19 +45,18 @@ type CSVConfig struct {
 
 // Formats of Config.Format, aliases resolved.
 const (
-	formatNormal = "normal"
-	// formatEnvelopeJSON is the envelope with the payload as a JSON value.
-	formatEnvelopeJSON = "envelope_json"
-	formatJSON         = "json"
-	formatText         = "text"
-	formatRaw          = "raw"
-	formatCSV          = "csv"
+	formatNormal = "normal" // an envelope with the payload as text
+	formatJSON   = "json"   // an envelope with the payload as a JSON value
+	formatRaw    = "raw"    // no envelope
+	formatCSV    = "csv"
 )
 
 func (c *Config) format() string {
 	switch c.Format {
-	case "", "envelope", "envelope_text":
-		return formatNormal // whose payload is text where it can be
+	case "", "text", "envelope", "envelope_text":
+		return formatNormal
+	case "envelope_json":
+		return formatJSON
 	case "payload":
 		return formatRaw
 	}
@@ -82,11 +81,11 @@ func (c *Config) Validate(side route.Side) []error {
 		bad("path", "is required")
 	}
 	switch f := c.format(); f {
-	case formatNormal, formatEnvelopeJSON, formatJSON, formatText, formatRaw, formatCSV:
+	case formatNormal, formatJSON, formatRaw, formatCSV:
 	case "parquet":
-		bad("format", "%s is not supported yet: use normal, json, text, raw or csv", f)
+		bad("format", "%s is not supported yet: use normal (text), json, raw or csv", f)
 	default:
-		bad("format", "unknown format %q: use normal, json, text, raw or csv", f)
+		bad("format", "unknown format %q: use raw for lines as they are, normal (text) or json for envelopes, or csv", f)
 	}
 	if len(c.Delimiter) > 1 || c.Delimiter != "" && c.Delimiter[0] >= utf8.RuneSelf {
 		bad("delimiter", "must be one ASCII byte, not %q", c.Delimiter)

@@ -277,7 +277,7 @@ func records(t testing.TB, name, content, format string) (out [][]byte) {
 			if line == "id,text" {
 				continue
 			}
-		case "normal":
+		case "normal", "text":
 			var e struct {
 				Payload *string `json:"payload"`
 				Base64  []byte  `json:"payload_base64"`
@@ -290,7 +290,7 @@ func records(t testing.TB, name, content, format string) (out [][]byte) {
 			} else {
 				line = string(e.Base64)
 			}
-		case "envelope_json":
+		case "json", "envelope_json":
 			var e struct {
 				Payload json.RawMessage `json:"payload"`
 			}

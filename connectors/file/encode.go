@@ -1,17 +1,12 @@
 package file
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"hash/fnv"
-	"unicode/utf8"
 
 	"github.com/mqbridge/mqb/connectors"
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/message"
-	"github.com/mqbridge/mqb/route"
 )
 
 // encoder writes messages in the format of a sink, for one goroutine. It
@@ -19,19 +14,13 @@ import (
 type encoder struct {
 	format    string
 	delimiter byte
-	// fromJSON: the route's source is one of this package that yields JSON only.
-	fromJSON bool
-	csv      *csvEncoder // format csv only
-	seed     uint64      // of the ids of messages that have none
-	idText   []byte
+	csv       *csvEncoder // format csv only
+	seed      uint64      // of the ids of messages that have none
+	idText    []byte
 }
 
-func newEncoder(cfg *Config, spec *route.Spec, claim connectors.Claim) (*encoder, error) {
+func newEncoder(cfg *Config, claim connectors.Claim) (*encoder, error) {
 	e := &encoder{format: cfg.format(), delimiter: cfg.delimiter(), seed: idSeed(claim)}
-	if in, ok := spec.Input.Config.(*Config); ok {
-		f := in.format()
-		e.fromJSON = f == formatCSV || f == formatJSON
-	}
 	if e.format == formatCSV {
 		var err error
 		e.csv, err = newCSVEncoder(&cfg.CSV, claim)
@@ -43,28 +32,10 @@ func newEncoder(cfg *Config, spec *route.Spec, claim connectors.Claim) (*encoder
 // block returns messages [i, j) with their delimiters as they stand in b, if that
 // is what the format makes of them; else nil.
 func (e *encoder) block(b *message.Batch, i, j int) []byte {
-	if e.delimiter != '\n' {
+	if e.delimiter != '\n' || e.format != formatRaw {
 		return nil
 	}
-	switch e.format {
-	case formatRaw, formatText:
-		return b.Lines(i, j)
-	case formatJSON:
-		block := b.Lines(i, j)
-		if block == nil {
-			return nil
-		}
-		// A block that is still as a source of JSON made it need not be checked.
-		for m := i; m < j && !e.fromJSON; m++ {
-			if !jsontext.Valid(b.Payload(m)) {
-				return nil
-			}
-		}
-		if bytes.Count(block, []byte{'\n'}) == j-i {
-			return block
-		}
-	}
-	return nil
+	return b.Lines(i, j)
 }
 
 // appendAll appends messages [i, j). Those that are refused are left out and named.
@@ -86,34 +57,12 @@ func (e *encoder) appendAll(dst []byte, b *message.Batch, i, j int) ([]byte, *co
 // then as long as it was.
 func (e *encoder) append(dst []byte, b *message.Batch, m int) ([]byte, error) {
 	switch e.format {
-	case formatNormal, formatEnvelopeJSON:
-		return append(appendEnvelope(dst, b, m, e.id(b.Msg(m).Ordinal), e.format == formatEnvelopeJSON), e.delimiter), nil
-	case formatJSON:
-		at := len(dst)
-		if dst = appendJSON(dst, b.Payload(m)); len(dst) == at {
-			return dst, errNotText
-		}
-		return append(dst, e.delimiter), nil
+	case formatNormal, formatJSON:
+		return append(appendEnvelope(dst, b, m, e.id(b.Msg(m).Ordinal), e.format == formatJSON), e.delimiter), nil
 	case formatCSV:
 		return e.csv.append(dst, b.Payload(m))
 	}
 	return append(append(dst, b.Payload(m)...), e.delimiter), nil
-}
-
-var errNotText = errors.New("the payload is neither JSON nor text: use format raw or normal")
-
-// appendJSON appends a payload as one JSON value on one line: JSON as it is,
-// other text as a string, nothing as null. Bytes that are neither add nothing.
-func appendJSON(dst, p []byte) []byte {
-	switch {
-	case len(p) == 0:
-		return append(dst, "null"...)
-	case jsontext.Valid(p):
-		return appendOneLine(dst, p)
-	case utf8.Valid(p):
-		return jsontext.AppendString(dst, p)
-	}
-	return dst
 }
 
 // appendOneLine appends a valid JSON value without line ends: inside of one they

@@ -14,8 +14,9 @@ import (
 )
 
 // envelope is a message with its metadata as one JSON object a line: formats normal
-// and envelope_json. Payload is a string, which is text, or any other JSON value,
-// which is that value; bytes that are no text are in PayloadBase64.
+// and json. To normal a payload that is a string is text, and an array of bytes is
+// those bytes; to json any payload is the JSON value that it is, but for bytes that
+// are marked as such. Bytes may also be in PayloadBase64, to both.
 type envelope struct {
 	MessageID     json.RawMessage   `json:"message_id"` // a string, or a number of 128 bits
 	Payload       json.RawMessage   `json:"payload"`
@@ -28,7 +29,7 @@ const metaID = "mqb.id"
 
 // addEnvelope appends the message in line. A line that is no envelope is the
 // payload of a message, as it stands.
-func addEnvelope(b *message.Batch, line []byte, ordinal, next int64) {
+func addEnvelope(b *message.Batch, line []byte, ordinal, next int64, asJSON bool) {
 	var e envelope
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
@@ -36,7 +37,7 @@ func addEnvelope(b *message.Batch, line []byte, ordinal, next int64) {
 		payload, ok := []byte(nil), false
 		switch {
 		case e.Payload != nil && e.PayloadBase64 == nil:
-			payload, ok = e.payload()
+			payload, ok = e.payload(asJSON)
 		case e.Payload == nil && e.PayloadBase64 != nil:
 			payload, err = base64.StdEncoding.DecodeString(*e.PayloadBase64)
 			ok = err == nil
@@ -59,37 +60,43 @@ func addEnvelope(b *message.Batch, line []byte, ordinal, next int64) {
 	b.Append(line, ordinal, next)
 }
 
-// metaBytes marks, in the dialect, a payload that is an array of bytes.
+// metaBytes marks a payload that is an array of bytes. The dialect writes such
+// payloads; this package writes base64, which is a third as long and read by both.
 const metaBytes = "mq_bridge.payload_bytes"
 
-func (e *envelope) payload() ([]byte, bool) {
-	switch p := e.Payload; {
-	case p[0] == '"':
+func (e *envelope) payload(asJSON bool) ([]byte, bool) {
+	p := e.Payload
+	switch {
+	case p[0] == '"' && !asJSON:
 		var text string
 		err := json.Unmarshal(p, &text)
 		return []byte(text), err == nil
-	case p[0] == '[' && e.Metadata[metaBytes] == "1":
-		var numbers []uint16
-		if err := json.Unmarshal(p, &numbers); err != nil {
-			return nil, false
-		}
-		out := make([]byte, len(numbers))
-		for i, n := range numbers {
-			if n > 0xff {
-				return nil, false
-			}
-			out[i] = byte(n)
-		}
-		delete(e.Metadata, metaBytes)
-		return out, true
-	default:
+	case p[0] != '[':
 		return p, true
 	}
+	marked := e.Metadata[metaBytes] == "1"
+	if marked {
+		delete(e.Metadata, metaBytes)
+	} else if asJSON {
+		return p, true
+	}
+	var numbers []uint16
+	if err := json.Unmarshal(p, &numbers); err != nil {
+		return p, true
+	}
+	out := make([]byte, len(numbers))
+	for i, n := range numbers {
+		if n > 0xff {
+			return p, true
+		}
+		out[i] = byte(n)
+	}
+	return out, true
 }
 
 // appendEnvelope writes message i of b as an envelope. id is used when the message
-// has no id of its own. asJSON: a payload that is a JSON value other than a string
-// stands in it as that value; a string is always text.
+// has no id of its own. asJSON: a payload that is JSON stands in it as that value,
+// and any other as base64; without it the payload is text where it can be.
 func appendEnvelope(dst []byte, b *message.Batch, i int, id []byte, asJSON bool) []byte {
 	dst = append(dst, `{"message_id":`...)
 	if own, ok := b.Meta(i, metaID); ok {
@@ -97,10 +104,10 @@ func appendEnvelope(dst []byte, b *message.Batch, i int, id []byte, asJSON bool)
 	} else {
 		dst = jsontext.AppendString(dst, id)
 	}
-	if p := b.Payload(i); asJSON && isValue(p) {
+	if p := b.Payload(i); asJSON && jsontext.Valid(p) {
 		dst = append(dst, `,"payload":`...)
 		dst = appendOneLine(dst, p)
-	} else if utf8.Valid(p) {
+	} else if !asJSON && utf8.Valid(p) {
 		dst = append(dst, `,"payload":`...)
 		dst = jsontext.AppendString(dst, p)
 	} else {
@@ -111,7 +118,7 @@ func appendEnvelope(dst []byte, b *message.Batch, i int, id []byte, asJSON bool)
 	first := true
 	for j := range b.MetaLen(i) {
 		k, v := b.MetaAt(i, j)
-		if string(k) == metaID || bytes.HasPrefix(k, []byte("mqb.src.")) {
+		if string(k) == metaID || string(k) == metaBytes || bytes.HasPrefix(k, []byte("mqb.src.")) {
 			continue
 		}
 		if first {
@@ -128,10 +135,4 @@ func appendEnvelope(dst []byte, b *message.Batch, i int, id []byte, asJSON bool)
 		dst = append(dst, '}')
 	}
 	return append(dst, '}')
-}
-
-// isValue reports whether p is a JSON value other than a string.
-func isValue(p []byte) bool {
-	at := jsontext.SkipSpace(p, 0)
-	return at < len(p) && p[at] != '"' && jsontext.Valid(p)
 }

@@ -11,16 +11,15 @@ import (
 
 // lineFormat is how the formats in which a record is a line are read.
 //
-// text, json and normal drop a carriage return before the line feed, raw keeps
-// it, since its lines may be binary. A line without anything in it is a record
-// to raw and text, and nothing to json and normal. A json line that is not one
-// valid value is a bad record.
+// normal and json are envelopes. They drop a carriage return before the line feed,
+// and a line without anything in it is nothing to them; to raw, whose lines may be
+// binary, both are data. A json line that is not one valid value is a bad record.
 type lineFormat struct {
 	delimiter byte
 	trimCR    bool
 	skipBlank bool
-	check     bool  // json
-	envelope  bool  // normal
+	asJSON    bool  // json
+	envelope  bool  // normal, json
 	most      int   // messages in a batch
 	largest   int64 // bytes in a record
 }
@@ -78,14 +77,19 @@ func (f *lineFormat) take(b *message.Batch, p *lineBlock, end, next int) (at int
 		p.i = next
 		return 0, jsontext.OK
 	}
-	if f.check {
-		if at, problem := jsontext.Check(line); problem != jsontext.OK {
-			return at, problem
-		}
-	}
 	if f.envelope {
-		if !unwrap(b, line, p.ordinal, p.base+int64(next)) {
-			addEnvelope(b, line, p.ordinal, p.base+int64(next))
+		// What unwrap takes apart it has checked.
+		was := unwrap(b, line, p.ordinal, p.base+int64(next), f.asJSON)
+		if was != unwrapped && f.asJSON {
+			if at, problem := jsontext.Check(line); problem != jsontext.OK {
+				return at, problem
+			}
+		}
+		switch was {
+		case bare:
+			b.Append(line, p.ordinal, p.base+int64(next))
+		case undecided:
+			addEnvelope(b, line, p.ordinal, p.base+int64(next), f.asJSON)
 		}
 	} else {
 		if p.w != p.i {
@@ -113,16 +117,16 @@ func (f *lineFormat) take(b *message.Batch, p *lineBlock, end, next int) (at int
 type lines struct {
 	*reader
 	lineFormat
-	scratch []byte // normal only
+	scratch []byte // envelopes only
 }
 
 func newLines(r *reader) *lines {
 	f := r.src.cfg.format()
-	enveloped := f == formatNormal || f == formatEnvelopeJSON
+	enveloped := f != formatRaw
 	d := r.src.cfg.delimiter()
 	return &lines{reader: r, lineFormat: lineFormat{
-		delimiter: d, trimCR: f != formatRaw && d == '\n', skipBlank: f == formatJSON || enveloped,
-		check: f == formatJSON, envelope: enveloped, most: r.batch, largest: r.maxRec,
+		delimiter: d, trimCR: enveloped && d == '\n', skipBlank: enveloped,
+		asJSON: f == formatJSON, envelope: enveloped, most: r.batch, largest: r.maxRec,
 	}}
 }
 
@@ -141,7 +145,8 @@ func (l *lines) fill(ctx context.Context, b *message.Batch, final bool) error {
 		if l.scratch == nil {
 			l.scratch = make([]byte, blockBytes)
 		}
-		p.bytes = l.scratch[:want]
+		// The arena may have grown with a large record; the block has not.
+		p.bytes = l.scratch[:min(want, len(l.scratch))]
 	} else {
 		p.bytes = b.Arena[:want]
 		b.Arena = p.bytes

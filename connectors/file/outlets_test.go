@@ -150,20 +150,20 @@ func TestEnvelopesWithJSONComeBackAsTheyWere(t *testing.T) {
 	payloads := []string{`{"a": 1}`, `[1,2]`, "7", "null", `"text"`, "plain", "", "\xff\x00", " {\n}\n", `{"a":`}
 	want := slices.Clone(payloads)
 	want[8] = "{ }"
-	for _, format := range []string{"normal", "envelope", "envelope_text", "envelope_json"} {
+	for _, format := range []string{"normal", "text", "envelope", "envelope_text", "json", "envelope_json"} {
 		path := filepath.Join(t.TempDir(), "out")
 		w := appending(t, Config{Path: path, Format: format}, ordersClaim(1))
 		put(t, w, payloads...)
 		must(t, w.Close())
 		b := batchOf()
 		for line := range bytes.Lines([]byte(contentOf(t, path))) {
-			addEnvelope(b, bytes.TrimSuffix(line, []byte("\n")), 0, 0)
+			addEnvelope(b, bytes.TrimSuffix(line, []byte("\n")), 0, 0, strings.HasSuffix(format, "json"))
 		}
 		if b.Len() != len(payloads) {
 			t.Fatalf("%s: %d records", format, b.Len())
 		}
 		for i, p := range want {
-			if format != "envelope_json" {
+			if !strings.HasSuffix(format, "json") {
 				p = payloads[i]
 			}
 			if got := string(b.Payload(i)); strings.TrimSpace(got) != strings.TrimSpace(p) {
@@ -173,21 +173,10 @@ func TestEnvelopesWithJSONComeBackAsTheyWere(t *testing.T) {
 	}
 	// As the dialect writes bytes that are no text.
 	b := batchOf()
-	addEnvelope(b, []byte(`{"message_id":"1","payload":[112,255],"metadata":{"mq_bridge.payload_bytes":"1"}}`), 0, 0)
+	addEnvelope(b, []byte(`{"message_id":"1","payload":[112,255],"metadata":{"mq_bridge.payload_bytes":"1"}}`), 0, 0, false)
 	if got := b.Payload(0); string(got) != "p\xff" || b.MetaLen(0) != 1 {
 		t.Errorf("%q", got)
 	}
 }
 
 func mkfifo(path string) error { return exec.Command("mkfifo", path).Run() }
-
-func TestTheSourceReadsEnvelopesWithJSON(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, Config{Format: "envelope_json"}, `{"message_id":"1","payload":{"a":1},"metadata":{"k":"v"}}`+"\n\n"+`{"message_id":"2","payload":"text"}`+"\n")
-	b, err := r.mustOpen(position(0)).Read(t.Context())
-	must(t, err)
-	defer b.Release()
-	if b.Len() != 2 || string(b.Payload(0)) != `{"a":1}` || string(b.Payload(1)) != "text" || b.MetaLen(0) != 2 {
-		t.Errorf("%d records: %q", b.Len(), b.Arena)
-	}
-}

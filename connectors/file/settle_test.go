@@ -21,7 +21,7 @@ func there(t *testing.T, path string) bool {
 
 func deleting(t *testing.T, content string) (*rig, *reader, message.Position) {
 	t.Helper()
-	r := newRig(t, Config{Format: "text", Delete: true}, content)
+	r := newRig(t, Config{Format: "raw", Delete: true}, content)
 	rd := r.mustOpen(message.Position{})
 	_, at, err := drain(t, rd)
 	if !errors.Is(err, connectors.ErrEndOfInput) {
@@ -88,7 +88,7 @@ func TestFileIsNotDeletedWithoutALease(t *testing.T) {
 func TestCompressedFileIsDeletedAtItsEnd(t *testing.T) {
 	t.Parallel()
 	for _, c := range codecs {
-		r := newRig(t, Config{Format: "text", Delete: true, Compression: string(c)}, string(pack(t, c, "a\n", "b\n")))
+		r := newRig(t, Config{Format: "raw", Delete: true, Compression: string(c)}, string(pack(t, c, "a\n", "b\n")))
 		rd := r.mustOpen(message.Position{})
 		_, at, err := drain(t, rd)
 		if !errors.Is(err, connectors.ErrEndOfInput) {

@@ -142,7 +142,7 @@ func (s *sink) openParts(claim connectors.Claim, spec *route.Spec) (connectors.W
 	}
 	w := &parts{sink: s, claim: claim, spec: spec, dir: s.dir, key: partKey(claim.Partition), codec: s.codec, sealed: map[string]*spool{}}
 	var err error
-	if w.enc, err = newEncoder(s.cfg, w.spec, claim); err != nil {
+	if w.enc, err = newEncoder(s.cfg, claim); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {

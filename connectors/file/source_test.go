@@ -120,7 +120,7 @@ func (r *rig) all(want ...string) {
 }
 
 var jsonLines = Config{Format: "json"}
-var textLines = Config{Format: "text"}
+var rawLines = Config{Format: "raw"}
 var csvFile = Config{Format: "csv", CSV: CSVConfig{Header: true}}
 
 func TestHalfWrittenLastLineWaits(t *testing.T) {
@@ -181,7 +181,7 @@ func TestUnfinishedLastLineIsDeliveredWhenTheInputEnds(t *testing.T) {
 
 func TestGrowthInsideADeliveredLastLineIsAGap(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, textLines, "one\ntw")
+	r := newRig(t, rawLines, "one\ntw")
 	r.spec.ExitOnEmpty = true
 	rd := r.mustOpen(message.Position{})
 	if got, _, _ := drain(t, rd); !slices.Equal(got, []string{"one", "tw"}) {
@@ -195,7 +195,7 @@ func TestGrowthInsideADeliveredLastLineIsAGap(t *testing.T) {
 
 func TestByteOrderMarkIsNoData(t *testing.T) {
 	t.Parallel()
-	newRig(t, textLines, "\xef\xbb\xbfa\nb\n").all("a", "b")
+	newRig(t, rawLines, "\xef\xbb\xbfa\nb\n").all("a", "b")
 	newRig(t, csvFile, "\xef\xbb\xbfk\nv\n").all(`{"k":"v"}`)
 }
 
@@ -304,7 +304,7 @@ func TestBrokenHeaderStopsThePartition(t *testing.T) {
 func TestHugeRecords(t *testing.T) {
 	t.Parallel()
 	huge := strings.Repeat("x", 3*blockBytes+17)
-	newRig(t, textLines, "a\n"+huge+"\nb\n").all("a", huge, "b")
+	newRig(t, rawLines, "a\n"+huge+"\nb\n").all("a", huge, "b")
 	newRig(t, jsonLines, "1\n\""+huge+"\"\r\n2\n").all("1", `"`+huge+`"`, "2")
 	newRig(t, csvFile, "k\na\n"+huge+"\nb\n").all(`{"k":"a"}`, `{"k":"`+huge+`"}`, `{"k":"b"}`)
 }
@@ -312,9 +312,9 @@ func TestHugeRecords(t *testing.T) {
 func TestRecordOverTheLimitCostsItselfAlone(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{101, 1000, blockBytes, 3 * blockBytes} {
-		for _, format := range []string{"text", "csv"} {
+		for _, format := range []string{"raw", "csv"} {
 			for _, quote := range []string{"", `"`} {
-				cfg, huge := textLines, quote+strings.Repeat("x", n)+quote
+				cfg, huge := rawLines, quote+strings.Repeat("x", n)+quote
 				want := []string{"a", "b"}
 				in := "a\n" + huge + "\nb\n"
 				if format == "csv" {
@@ -393,7 +393,7 @@ func TestTruncatedReplacedAndRewrittenFilesAreGaps(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, textLines, content)
+			r := newRig(t, rawLines, content)
 			rd := r.mustOpen(message.Position{})
 			_, at, err := drain(t, rd)
 			if !errors.Is(err, connectors.ErrEndOfInput) {
@@ -421,7 +421,7 @@ func TestTruncatedReplacedAndRewrittenFilesAreGaps(t *testing.T) {
 // size alone.
 func TestTruncationBehindTheHeadIsAGapAtOpen(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, textLines, strings.Repeat("some line\n", 10_000))
+	r := newRig(t, rawLines, strings.Repeat("some line\n", 10_000))
 	_, at, _ := drain(t, r.mustOpen(message.Position{}))
 	must(r, os.Truncate(r.path, 50_000))
 	rd, err := r.open(at)
@@ -442,7 +442,7 @@ func must(t testing.TB, err error) {
 
 func TestDeletedFileIsAGapOnlyIfSomethingWasUnread(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, textLines, "a\nb\n")
+	r := newRig(t, rawLines, "a\nb\n")
 	r.spec.BatchSize = 1
 	rd := r.mustOpen(message.Position{})
 	b, err := rd.Read(t.Context())
@@ -468,7 +468,7 @@ func TestDeletedFileIsAGapOnlyIfSomethingWasUnread(t *testing.T) {
 
 func TestIdentityGrowsWithTheHead(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, textLines, "")
+	r := newRig(t, rawLines, "")
 	r.mustOpen(message.Position{})
 	empty := r.id
 	write(t, r.path, "a\n")
@@ -495,13 +495,13 @@ func FuzzLines(f *testing.F) {
 		defer os.Remove(path)
 		at := min(int(cut), len(in))
 		must(t, os.WriteFile(path, in[:at], 0o644))
-		r := &rig{TB: t, path: path, cfg: Config{Path: path, Format: "text"}}
+		r := &rig{TB: t, path: path, cfg: Config{Path: path, Format: "raw"}}
 		r.spec = route.Spec{BatchSize: int(size%9) + 1, MaxRecordBytes: 1 << 20}
 		var want []string
 		body := strings.TrimPrefix(string(in), "\xef\xbb\xbf")
 		for line := range strings.Lines(body) {
 			if l, ok := strings.CutSuffix(line, "\n"); ok {
-				want = append(want, strings.TrimSuffix(l, "\r"))
+				want = append(want, l)
 			}
 		}
 		var got []string

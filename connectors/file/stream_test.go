@@ -33,7 +33,7 @@ func TestCutCompressedFileIsAnErrorBehindItsLastWholeRecord(t *testing.T) {
 	for _, c := range codecs {
 		text, want := rows(0, 200_000) // more than the largest block
 		z := pack(t, c, text)
-		r := newRig(t, Config{Format: "text", Compression: string(c)}, string(z[:len(z)*2/3]))
+		r := newRig(t, Config{Format: "raw", Compression: string(c)}, string(z[:len(z)*2/3]))
 		r.spec.ExitOnEmpty = true
 		got, _, err := drain(t, r.mustOpen(message.Position{}))
 		if connectors.Classify(err) != connectors.ClassData || !strings.Contains(err.Error(), fmt.Sprintf("byte %d of the file", len(z)*2/3)) {
@@ -55,7 +55,7 @@ func TestDamagedCompressedFileIsAnErrorWithItsOffset(t *testing.T) {
 		for i := range 40 {
 			z[len(z)/2+i] ^= 0x5a
 		}
-		r := newRig(t, Config{Format: "text", Compression: string(c)}, string(z))
+		r := newRig(t, Config{Format: "raw", Compression: string(c)}, string(z))
 		r.spec.ExitOnEmpty = true // damage may look like a part that is still to be written
 		got, _, err := drain(t, r.mustOpen(message.Position{}))
 		if connectors.Classify(err) != connectors.ClassData || !strings.Contains(err.Error(), "byte") {
@@ -72,7 +72,7 @@ func TestGrownCompressedFileIsReadOnBehindItsOldEnd(t *testing.T) {
 		text, want := rows(0, 20_000)
 		more, wantMore := rows(20_000, 20_000)
 		first, second := pack(t, c, text), pack(t, c, more)
-		r := newRig(t, Config{Format: "text", Compression: string(c)}, "")
+		r := newRig(t, Config{Format: "raw", Compression: string(c)}, "")
 		rd := r.mustOpen(message.Position{})
 		var got []string
 		var at message.Position
@@ -131,7 +131,7 @@ func TestCompressedCSVKeepsItsHeaderOverARestart(t *testing.T) {
 
 func TestRecordThatNeverEndsInACompressedFileIsAnErrorNotAllTheMemory(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, Config{Format: "text", Compression: "gzip"}, string(pack(t, codecGzip, "a\n"+strings.Repeat("no line end ", 1<<20))))
+	r := newRig(t, Config{Format: "raw", Compression: "gzip"}, string(pack(t, codecGzip, "a\n"+strings.Repeat("no line end ", 1<<20))))
 	r.spec.MaxRecordBytes = 1 << 10
 	got, _, err := drain(t, r.mustOpen(message.Position{}))
 	if !slices.Equal(got, []string{"a"}) || connectors.Classify(err) != connectors.ClassData {
@@ -167,7 +167,7 @@ func (r *rig) openPipe(s *source, at message.Position) (connectors.Reader, error
 
 func TestPipeHandsOverWhatIsThereAndEndsWithItsWriter(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []Config{{Format: "text"}, {Format: "csv", CSV: CSVConfig{Columns: []string{"a"}}}} {
+	for _, cfg := range []Config{{Format: "raw"}, {Format: "csv", CSV: CSVConfig{Columns: []string{"a"}}}} {
 		r, s := fifo(t, cfg)
 		rd, err := r.openPipe(s, message.Position{})
 		if err != nil {
@@ -222,7 +222,7 @@ func TestPipeHandsOverWhatIsThereAndEndsWithItsWriter(t *testing.T) {
 
 func TestPipeThatNobodyWritesToCanBeClosed(t *testing.T) {
 	t.Parallel()
-	r, s := fifo(t, Config{Format: "text"})
+	r, s := fifo(t, Config{Format: "raw"})
 	rd, err := r.openPipe(s, message.Position{})
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestLargePipeIsReadWhole(t *testing.T) {
 	t.Parallel()
 	for _, c := range []codec{codecNone, codecZstd} {
 		text, want := rows(0, 100_000)
-		r, s := fifo(t, Config{Format: "text", Compression: string(c)})
+		r, s := fifo(t, Config{Format: "raw", Compression: string(c)})
 		rd, err := r.openPipe(s, message.Position{})
 		if err != nil {
 			t.Fatal(err)

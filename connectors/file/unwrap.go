@@ -3,6 +3,8 @@ package file
 import (
 	"bytes"
 	"encoding/base64"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/message"
@@ -13,22 +15,38 @@ const mostPairs = 16
 
 func (s span) of(line []byte) []byte { return line[s.from:s.to] }
 
-// unwrap is addEnvelope for the envelopes that programs write: known keys, each
-// once and spelt as they are, no null, no array of bytes. It allocates nothing.
-// false: nothing was added, let addEnvelope decide what it is.
-func unwrap(b *message.Batch, line []byte, ordinal, next int64) bool {
+// wrapping is what unwrap found out about a line.
+type wrapping uint8
+
+const (
+	undecided wrapping = iota // addEnvelope has to look at it
+	unwrapped                 // an envelope: its message was added
+	bare                      // no envelope, maybe no JSON either
+)
+
+// unwrap is addEnvelope for the lines that programs write: envelopes with known
+// keys, each once and spelt as they are, without arrays of bytes; and objects with
+// other keys. It allocates nothing, and adds nothing but what it has unwrapped.
+func unwrap(b *message.Batch, line []byte, ordinal, next int64, asJSON bool) wrapping {
 	arena := len(b.Arena)
-	if w := (unwrapper{line: line}); w.object(b) {
+	w := unwrapper{line: line, asJSON: asJSON}
+	if w.object(b) {
 		b.Add(arena, len(b.Arena)-arena, ordinal, next)
 		w.addMeta(b)
-		return true
+		return unwrapped
 	}
 	b.Arena = b.Arena[:arena]
-	return false
+	if w.bare {
+		return bare
+	}
+	return undecided
 }
 
 type unwrapper struct {
 	line    []byte
+	asJSON  bool
+	bare    bool // no envelope for sure
+	array   bool // the payload is one
 	i       int
 	id      span
 	payload bool
@@ -40,6 +58,7 @@ type unwrapper struct {
 // object reads the envelope and appends its payload to the arena.
 func (w *unwrapper) object(b *message.Batch) bool {
 	if !w.open() {
+		w.bare = true
 		return false
 	}
 	for {
@@ -72,12 +91,13 @@ func (w *unwrapper) object(b *message.Batch) bool {
 			}
 			w.meta = true
 		default:
+			w.bare = !likeKnown(key.of(w.line))
 			return false
 		}
 		if w.take(',') {
 			continue
 		}
-		if !w.take('}') || !w.payload || w.id.to == 0 {
+		if !w.take('}') || !w.payload || w.id.to == 0 || w.array && w.marked() {
 			return false
 		}
 		return jsontext.SkipSpace(w.line, w.i) == len(w.line)
@@ -125,12 +145,14 @@ func (w *unwrapper) identity() bool {
 func (w *unwrapper) value(b *message.Batch) bool {
 	var p jsontext.Problem
 	from := w.i
-	switch w.line[from] {
-	case '"':
+	switch c := w.line[from]; {
+	case c == '"' && !w.asJSON:
 		b.Arena, w.i, p = jsontext.AppendContent(b.Arena, w.line, from)
 		return p == jsontext.OK
-	case '[', 'n':
-		return false // may be bytes; may be no payload
+	case c == '[' && !w.asJSON:
+		return false // may be bytes
+	case c == '[':
+		w.array = true
 	}
 	w.i, p = jsontext.Skip(w.line, from)
 	b.Arena = append(b.Arena, w.line[from:w.i]...)
@@ -159,17 +181,23 @@ func (w *unwrapper) metadata() bool {
 		if !ok || w.n == mostPairs || !w.take(':') || !w.take('"') {
 			return false
 		}
-		for _, p := range w.pairs[:w.n] {
-			// In order and each once, as addEnvelope has them.
-			if bytes.Compare(p.key.of(w.line), key.of(w.line)) >= 0 {
-				return false
-			}
-		}
 		end, p := jsontext.SkipString(w.line, w.i-1)
 		if p != jsontext.OK {
 			return false
 		}
-		w.pairs[w.n].key, w.pairs[w.n].value = key, span{w.i, end - 1}
+		// In order and each once, as addEnvelope has them.
+		at := w.n
+		for ; at > 0; at-- {
+			order := bytes.Compare(w.pairs[at-1].key.of(w.line), key.of(w.line))
+			if order == 0 {
+				return false
+			}
+			if order < 0 {
+				break
+			}
+			w.pairs[at] = w.pairs[at-1]
+		}
+		w.pairs[at].key, w.pairs[at].value = key, span{w.i, end - 1}
 		w.n++
 		w.i = end
 		if w.take(',') {
@@ -177,6 +205,31 @@ func (w *unwrapper) metadata() bool {
 		}
 		return w.take('}')
 	}
+}
+
+// marked reports whether a payload that is an array is, or may be, one of bytes.
+func (w *unwrapper) marked() bool {
+	for _, p := range w.pairs[:w.n] {
+		if string(p.key.of(w.line)) == metaBytes {
+			return true
+		}
+	}
+	return false
+}
+
+// likeKnown reports whether encoding/json may take key for one of an envelope.
+func likeKnown(key []byte) bool {
+	for _, c := range key {
+		if c >= utf8.RuneSelf {
+			return true // may be the same in another case
+		}
+	}
+	for _, known := range []string{"message_id", "payload", "payload_base64", "metadata"} {
+		if len(key) == len(known) && strings.EqualFold(string(key), known) {
+			return true
+		}
+	}
+	return false
 }
 
 // addMeta adds the metadata to the message that was added last.

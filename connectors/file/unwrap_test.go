@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/message"
 )
 
@@ -28,7 +29,7 @@ func FuzzQuickEnvelopesAreThoseOfEncodingJSON(f *testing.F) {
 		`{"message_id":"1","payload":"a","payload":"b"}`, `{"message_id":"1","Payload":"a"}`, `{"message_id":"1","payload":"a","metadata":{"b":"1","a":"2"}}`,
 		`{"message_id":"1","payload":"a","metadata":{"mqb.id":"own","mqb.src.x":"y"}}`, `{"message_id":"a\"b","payload":"a"}`, `{"message_id":"1","payload":"a"}x`,
 		`{"message_id":"","payload":""}`, `{"message_id":"1","payload":"a","metadata":{"a":"1","a":"2"}}`, "{\"message_id\":\"1\",\"payload\":\"\xff\"}", `{"message_id":"1","payload":"a","metadata":null}`,
-		`{"message_id":"1","payload":"\ud800"}`, `{"message_id":"1","payload":"","payload_base64":""}`, `{"message_id":-1,"payload":1e5}`, `{"message_id":"1","payload_base64":"/w"}`,
+		`{"message_id":"1","payload":"\ud800"}`, `{"a":1}`, `{"payloaD":1}`, "[1]", "x", `{"message_id":"1","payload":[1]}`, `{"message_id":"1","payload":[1],"metadata":{"mq_bridge.payload_bytes":"0","b":""}}`, `{"message_id":"1","payload":"","payload_base64":""}`, `{"message_id":-1,"payload":1e5}`, `{"message_id":"1","payload_base64":"/w"}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -36,16 +37,26 @@ func FuzzQuickEnvelopesAreThoseOfEncodingJSON(f *testing.F) {
 		if bytes.IndexByte(line, '\n') >= 0 {
 			return
 		}
-		quick, slow := message.NewBatch(), message.NewBatch()
-		if !unwrap(quick, line, 3, 4) {
-			if quick.Len() > 0 || quick.Bytes() > 0 {
+		for _, asJSON := range []bool{false, true} {
+			quick, slow := message.NewBatch(), message.NewBatch()
+			was := unwrap(quick, line, 3, 4, asJSON)
+			if was != unwrapped && (quick.Len() > 0 || quick.Bytes() > 0) {
 				t.Fatalf("%q: something was left behind", line)
 			}
-			return
-		}
-		addEnvelope(slow, line, 3, 4)
-		if got, want := describe(quick), describe(slow); got != want {
-			t.Fatalf("%q:\nquick %s\nslow %s", line, got, want)
+			switch was {
+			case undecided:
+				continue
+			case unwrapped:
+				if !jsontext.Valid(line) {
+					t.Fatalf("%q is no JSON", line)
+				}
+			case bare:
+				quick.Append(line, 3, 4)
+			}
+			addEnvelope(slow, line, 3, 4, asJSON)
+			if got, want := describe(quick), describe(slow); got != want {
+				t.Fatalf("%q, %v:\nquick %s\nslow %s", line, asJSON, got, want)
+			}
 		}
 	})
 }
@@ -53,11 +64,19 @@ func FuzzQuickEnvelopesAreThoseOfEncodingJSON(f *testing.F) {
 func TestCommonEnvelopesAreReadWithoutEncodingJSON(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
-		`{"message_id":"1","payload":"a\n\"b","metadata":{"k":"v","l":"\u00e4"}}`, `{"message_id":12,"payload_base64":"/w=="}`, `{"message_id":"1","payload":{"a":1}}`,
+		`{"message_id":"1","payload":"a\n\"b","metadata":{"l":"v","k":"\u00e4"}}`, `{"message_id":12,"payload_base64":"/w=="}`, `{"message_id":"1","payload":{"a":1}}`,
 	} {
-		line := []byte(s)
-		b := message.NewBatch()
-		if !unwrap(b, line, 0, 0) {
+		for _, asJSON := range []bool{false, true} {
+			if unwrap(message.NewBatch(), []byte(s), 0, 0, asJSON) != unwrapped {
+				t.Errorf("%s is left to encoding/json", s)
+			}
+		}
+	}
+	if unwrap(message.NewBatch(), []byte(`{"message_id":"1","payload":[1,{}]}`), 0, 0, true) != unwrapped {
+		t.Error("arrays are left to encoding/json")
+	}
+	for _, s := range []string{`{"id":1}`, "[1]", "text"} {
+		if unwrap(message.NewBatch(), []byte(s), 0, 0, true) != bare {
 			t.Errorf("%s is left to encoding/json", s)
 		}
 	}
@@ -74,7 +93,7 @@ func BenchmarkUnwrap(b *testing.B) {
 			b.Fatal(err)
 		}
 		for range 1000 {
-			if !unwrap(batch, line, 0, 0) {
+			if unwrap(batch, line, 0, 0, false) != unwrapped {
 				b.Fatal("not quick")
 			}
 		}

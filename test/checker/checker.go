@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Report is what was found in a directory of JSONL parts.
+// Report is what was found in a directory of parts that hold JSON lines.
 type Report struct {
 	Parts   int
 	Records int64
@@ -36,11 +36,11 @@ func (r Report) String() string {
 	return s
 }
 
-// Parts reads every part of dir (files named part-*.jsonl, in name order) and
+// Parts reads every part of dir (files named part-*.bin, in name order) and
 // looks for the ids 1..n in the field "id" of each line.
 func Parts(dir string, n int64) (Report, error) {
 	var r Report
-	files, err := filepath.Glob(filepath.Join(dir, "part-*.jsonl"))
+	files, err := filepath.Glob(filepath.Join(dir, "part-*.bin"))
 	if err != nil {
 		return r, err
 	}
@@ -48,7 +48,7 @@ func Parts(dir string, n int64) (Report, error) {
 	last := map[string]int64{} // by partition: the name without the range
 	for _, f := range files {
 		r.Parts++
-		partition := strings.TrimSuffix(filepath.Base(f), ".jsonl")
+		partition := strings.TrimSuffix(filepath.Base(f), ".bin")
 		if len(partition) > 42 {
 			partition = partition[:len(partition)-42]
 		}

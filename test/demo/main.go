@@ -78,7 +78,7 @@ func run(ctx context.Context) (err error) {
         - limiter: {messages_per_second: %d}
       file: {path: "%s", format: csv}
     output:
-      file: {path: "%s", format: json, name_by: source_position}
+      file: {path: "%s", format: raw, name_by: source_position}
     shared_storage: true
     roll: {age: 2s}
 `, *rate, filepath.Join(dir, "in", "*.csv"), filepath.Join(dir, "out"))

@@ -182,7 +182,7 @@ func oneNode(t *testing.T, e *engine) {
 	must(t, err)
 	files := e.volume("mqbdev_files")
 	must(t, os.WriteFile(filepath.Join(files, "in", "orders.csv"), []byte("id\n1\n2\n"), 0o644))
-	const routes = `{routes: {orders: {input: {file: {path: "/files/in/*.csv", format: csv}}, output: {file: {path: /files/out, format: json, name_by: source_position}}, roll: {age: 1s}}}}`
+	const routes = `{routes: {orders: {input: {file: {path: "/files/in/*.csv", format: csv}}, output: {file: {path: /files/out, format: raw, name_by: source_position}}, roll: {age: 1s}}}}`
 	must(t, os.WriteFile(filepath.Join(files, "routes.yaml"), []byte(routes), 0o644))
 	must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		_, err := compose("exec", "-T", "mqbd", "mqbctl", "apply", "-f", "/files/routes.yaml")

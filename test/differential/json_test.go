@@ -12,7 +12,7 @@ func TestJSONWrittenByPythonKeepsItsValues(t *testing.T) {
 		for _, name := range []string{"ascii.jsonl", "utf8.jsonl"} {
 			t.Run(o.name+", "+name, func(t *testing.T) {
 				t.Parallel()
-				out, files := o.make(t, "format: json", ".jsonl")
+				out, files := o.make(t, "format: raw", "")
 				mqb(t, file(fixture(t, name), "format: json"), out, o.roll)
 				sameValues(t, fixture(t, name), joined(t, files()))
 			})
@@ -22,13 +22,13 @@ func TestJSONWrittenByPythonKeepsItsValues(t *testing.T) {
 
 // TestJSONKeepsItsValuesThroughAnEnvelope: in one as text, as a value, and back.
 func TestJSONKeepsItsValuesThroughAnEnvelope(t *testing.T) {
-	for _, format := range []string{"normal", "envelope_json"} {
+	for _, format := range []string{"normal", "json"} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			in := fixture(t, "ascii.jsonl")
 			between, files := outputs[1].make(t, "format: "+format, ".jsonl")
 			mqb(t, file(in, "format: json"), between, outputs[1].roll)
-			out, back := outputs[0].make(t, "format: json", ".jsonl")
+			out, back := outputs[0].make(t, "format: raw", "")
 			mqb(t, file(joined(t, files()), "format: "+format), out)
 			sameValues(t, in, joined(t, back()))
 		})

@@ -49,7 +49,7 @@ func TestInvalidSpecsNameFileLineColumnAndTheNearestKey(t *testing.T) {
     input:
       file: {path: "in.csv", fromat: csv}
     output:
-      file: {path: out, format: json, name_by: source_position}
+      file: {path: out, format: raw, name_by: source_position}
     batch_size: many
     shared_storage: true
 `)

@@ -29,7 +29,7 @@ func TestKillBetweenAnyTwoStepsOfAPart(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			in, out := fleettest.CSV(t, dir, "in.csv", 1, crashRows), filepath.Join(dir, "out")
-			spec := fleettest.Write(t, dir, "spec.yaml", slowly(in, fmt.Sprintf("      file: {path: %q, format: json, name_by: source_position}", out),
+			spec := fleettest.Write(t, dir, "spec.yaml", slowly(in, fmt.Sprintf("      file: {path: %q, format: raw, name_by: source_position}", out),
 				"shared_storage: true", "roll: {records: 70}", "required_delivery: exactly-once"))
 			killed(t, step, []string{"run", spec, "--data-dir", filepath.Join(dir, "state")}, nil)
 			fleettest.CheckParts(t, out, crashRows)

@@ -136,7 +136,7 @@ func Parts(name, in, out string, extra ...string) string {
     input:
       file: {path: "%s", format: csv}
     output:
-      file: {path: "%s", format: json, name_by: source_position}
+      file: {path: "%s", format: raw, name_by: source_position}
     shared_storage: true
 %s`, name, in, out, indented(extra))
 }
