@@ -70,7 +70,8 @@ func newCompressor(c codec) (compressor, error) {
 	case codecGzip:
 		return gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	case codecZstd:
-		return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+		// A window of what is compressed at once: more would only be memory.
+		return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(packBlocks*writeBytes))
 	case codecLZ4:
 		w := lz4.NewWriter(nil)
 		err := w.Apply(lz4.BlockSizeOption(lz4.Block1Mb))

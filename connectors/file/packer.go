@@ -1,38 +1,55 @@
 package file
 
 import (
+	"bytes"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 )
 
-// packBuffers is how many blocks may wait to be compressed.
-const packBuffers = 4
+// packBlocks is how many blocks are compressed as one: about half a MiB, enough
+// for a compressor to find what repeats, and little enough to be held several times.
+const packBlocks = 2
 
-// packer compresses on a goroutine of its own, so that encoding goes on
-// meanwhile. Members are made one after another. write and end belong to one
-// goroutine; close may come from any.
+// packer compresses on goroutines of its own, so that encoding goes on meanwhile
+// and a fast input is not held up by one core. A member is made of pieces, each a
+// member of the format by itself: they are compressed side by side and written in
+// order by one goroutine. write and end belong to one goroutine; close may come
+// from any.
 type packer struct {
-	z       compressor
-	jobs    chan packJob
-	free    chan []byte
-	made    int
-	quit    chan struct{}
-	stopped chan struct{}
-	once    sync.Once
+	codec   codec
+	workers int
+
+	cur     *piece // being filled
+	pieces  chan *piece
+	blocks  chan []byte
+	made    int // blocks
+	started int // workers
+
+	work, order chan *piece
+	quit        chan struct{}
+	running     sync.WaitGroup
+	once        sync.Once
 }
 
-type packJob struct {
+// piece is some blocks on their way to be compressed.
+type piece struct {
 	to   *member
-	p    []byte
-	last bool
+	in   [][]byte
+	last bool // of its member
+	// skip: nothing to compress, it only ends its member.
+	skip bool
+	out  bytes.Buffer
+	err  error
+	done chan struct{} // of one slot: filled when out or err is there
 }
 
-// member is one member in the making, written to w by the packer alone.
+// member is one member in the making, written to w by the packer's writer alone.
 type member struct {
 	w    io.Writer
 	done chan struct{} // closed when it is complete, or will never be
-	// begun belongs to the packer's goroutine.
+	// begun: a piece of it is on its way. The writing side's.
 	begun bool
 
 	mu  sync.Mutex
@@ -40,15 +57,16 @@ type member struct {
 }
 
 func newPacker(c codec) (*packer, error) {
-	z, err := newCompressor(c)
-	if err != nil {
+	if _, err := newCompressor(c); err != nil {
 		return nil, err
 	}
+	n := min(runtime.GOMAXPROCS(0), 4)
 	p := &packer{
-		z: z, jobs: make(chan packJob, packBuffers), free: make(chan []byte, packBuffers+1),
-		quit: make(chan struct{}), stopped: make(chan struct{}),
+		codec: c, workers: n, pieces: make(chan *piece, n+2), blocks: make(chan []byte, (n+1)*packBlocks+1),
+		work: make(chan *piece, n), order: make(chan *piece, n), quit: make(chan struct{}),
 	}
-	go p.run()
+	p.running.Add(1)
+	go p.deliver()
 	return p, nil
 }
 
@@ -60,31 +78,58 @@ func (m *member) failed() error {
 	return m.err
 }
 
-// write hands buf over and returns another one to fill. An error is that of any
-// earlier block of the member.
-func (p *packer) write(to *member, buf []byte) ([]byte, error) {
-	if err := to.failed(); err != nil {
-		return buf[:0], err
+func (m *member) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err == nil {
+		m.err = err
 	}
-	if err := p.send(packJob{to: to, p: buf}); err != nil {
-		return buf[:0], err
-	}
-	return p.buffer()
 }
 
-// buffer returns an empty buffer to fill.
-func (p *packer) buffer() ([]byte, error) {
+// write hands block over and returns another one to fill. An error is that of any
+// earlier block of the member.
+func (p *packer) write(to *member, block []byte) ([]byte, error) {
+	if err := to.failed(); err != nil {
+		return block[:0], err
+	}
+	c := p.current(to)
+	c.in = append(c.in, block)
+	if len(c.in) == packBlocks {
+		if err := p.send(); err != nil {
+			return block[:0], err
+		}
+	}
+	return p.block()
+}
+
+// current is the piece being filled.
+func (p *packer) current(to *member) *piece {
+	if p.cur == nil {
+		select {
+		case p.cur = <-p.pieces:
+		default:
+			p.cur = &piece{done: make(chan struct{}, 1)}
+		}
+		p.cur.to = to
+	}
+	return p.cur
+}
+
+// block returns an empty block to fill.
+func (p *packer) block() ([]byte, error) {
 	select {
-	case b := <-p.free:
+	case b := <-p.blocks:
 		return b, nil
 	default:
 	}
-	if p.made < packBuffers {
+	// Those of each worker, those being gathered and the one being filled: whoever
+	// waits here waits for a worker.
+	if p.made < (p.workers+1)*packBlocks {
 		p.made++
 		return make([]byte, 0, writeBytes+directBytes), nil
 	}
 	select {
-	case b := <-p.free:
+	case b := <-p.blocks:
 		return b, nil
 	case <-p.quit:
 		return nil, os.ErrClosed
@@ -92,7 +137,11 @@ func (p *packer) buffer() ([]byte, error) {
 }
 
 // end completes the member behind what was handed over; wait tells when.
-func (p *packer) end(to *member) error { return p.send(packJob{to: to, last: true}) }
+func (p *packer) end(to *member) error {
+	c := p.current(to)
+	c.last, c.skip = true, len(c.in) == 0 && to.begun
+	return p.send()
+}
 
 // wait returns when the member is complete.
 func (p *packer) wait(m *member) error {
@@ -104,62 +153,108 @@ func (p *packer) wait(m *member) error {
 	}
 }
 
-func (p *packer) send(j packJob) error {
+// send gives the current piece its place in the order, then to a worker.
+func (p *packer) send() error {
+	c := p.cur
+	p.cur = nil
+	c.to.begun = true
 	select {
 	case <-p.quit: // first: a send that is possible too would win half the time
 		return os.ErrClosed
 	default:
 	}
+	if p.started < p.workers {
+		p.started++
+		p.running.Add(1)
+		go p.compress()
+	}
 	select {
-	case p.jobs <- j:
+	case p.order <- c:
+	case <-p.quit:
+		return os.ErrClosed
+	}
+	select {
+	case p.work <- c:
 		return nil
 	case <-p.quit:
 		return os.ErrClosed
 	}
 }
 
-func (p *packer) run() {
-	defer close(p.stopped)
+// compress is a worker.
+func (p *packer) compress() {
+	defer p.running.Done()
+	z, err := newCompressor(p.codec)
 	for {
 		select {
-		case j := <-p.jobs:
-			p.work(j)
+		case c := <-p.work:
+			c.err = err
+			if err == nil && !c.skip && c.to.failed() == nil {
+				c.err = c.pack(z)
+			}
+			for _, b := range c.in {
+				if cap(b) > 4*writeBytes {
+					b = make([]byte, 0, writeBytes+directBytes) // one large record is no reason to keep its memory
+				}
+				p.blocks <- b[:0] // room for all there are
+			}
+			clear(c.in)
+			c.in = c.in[:0]
+			c.done <- struct{}{}
 		case <-p.quit:
 			return
 		}
 	}
 }
 
-func (p *packer) work(j packJob) {
-	m := j.to
-	err := m.failed()
-	if err == nil && !m.begun {
-		m.begun = true
-		p.z.Reset(m.w)
+func (c *piece) pack(z compressor) error {
+	z.Reset(&c.out)
+	for _, b := range c.in {
+		if _, err := z.Write(b); err != nil {
+			return err
+		}
 	}
-	if err == nil && len(j.p) > 0 {
-		_, err = p.z.Write(j.p)
-	}
-	if err == nil && j.last {
-		err = p.z.Close()
-	}
-	if err != nil {
-		m.mu.Lock()
-		m.err = err
-		m.mu.Unlock()
-	}
-	if j.last {
-		close(m.done)
-		return
-	}
-	if cap(j.p) > 4*writeBytes {
-		j.p = make([]byte, 0, writeBytes+directBytes) // one large record is no reason to keep its memory
-	}
-	p.free <- j.p[:0] // room for all there are: packBuffers and the writer's first one
+	return z.Close()
 }
 
-// close ends the goroutine and returns when it writes no more.
+// deliver writes pieces in the order in which they were handed over.
+func (p *packer) deliver() {
+	defer p.running.Done()
+	for {
+		var c *piece
+		select {
+		case c = <-p.order:
+		case <-p.quit:
+			return
+		}
+		select {
+		case <-c.done:
+		case <-p.quit:
+			return
+		}
+		m := c.to
+		if c.err == nil && c.out.Len() > 0 && m.failed() == nil {
+			_, c.err = m.w.Write(c.out.Bytes())
+		}
+		if c.err != nil {
+			m.fail(c.err)
+		}
+		if c.last {
+			close(m.done)
+		}
+		c.to, c.last, c.skip, c.err = nil, false, false, nil
+		if c.out.Reset(); c.out.Cap() > 4*writeBytes {
+			c.out = bytes.Buffer{}
+		}
+		select {
+		case p.pieces <- c:
+		default:
+		}
+	}
+}
+
+// close ends the goroutines and returns when nothing more is written.
 func (p *packer) close() {
 	p.once.Do(func() { close(p.quit) })
-	<-p.stopped
+	p.running.Wait()
 }
