@@ -50,7 +50,7 @@ const (
 
 // TransformConfig configures transform.
 type TransformConfig struct {
-	Mapping    route.Ordered  `yaml:"mapping" doc:"The fields of the new payload, in order: each a template (a bare \"${payload:a.b}\" keeps its type), a constant, a list or a mapping of more fields. What a template does not find is left out."`
+	Mapping    route.Ordered  `yaml:"mapping" doc:"The fields of the new payload, in order: each a template (a bare \"${payload:a.b}\", also written \"$.a.b\", keeps its type), a constant, a list or a mapping of more fields. What a template does not find is left out."`
 	Expression string         `yaml:"expression" doc:"An expression that makes the new payload: {id: number(id), tier: attributes.tier ?? \"none\"}."`
 	Schema     map[string]any `yaml:"schema" doc:"A JSON schema that the payload must meet. References may only point into the schema itself."`
 	SchemaFile string         `yaml:"schema_file" doc:"A file with the schema, JSON or YAML, read whenever the route starts on a node. Changing it is no new generation of the route."`

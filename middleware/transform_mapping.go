@@ -91,6 +91,9 @@ func (m *mapping) compile(v any, path string) (n mapNode, err error) {
 		}
 		return n, nil
 	case string:
+		if selector, ok := strings.CutPrefix(v, "$."); ok {
+			v = "${payload:" + selector + "}" // the dialect's other way to say it
+		}
 		t, err := route.CompileTemplate(v)
 		if err != nil {
 			return n, &route.ConfigError{Field: path, Msg: err.Error()}

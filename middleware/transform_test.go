@@ -231,6 +231,7 @@ func TestTransformMapping(t *testing.T) {
 	in := `{"id":17,"name":"Ada \"A\"","big":1234567890123456789,"z":null,"o":{"x":[1,{"y":true}]},"a.b":1,"c[0]":2,"d\\e":3}`
 	for _, c := range []struct{ mapping, want string }{
 		{`{id: "${payload:id}", big: "${payload:big}", name: "${payload:name}"}`, `{"id":17,"big":1234567890123456789,"name":"Ada \"A\""}`},
+		{`{id: "$.id", deep: "$.o.x.1.y", none: "$.none", price: "$5"}`, `{"id":17,"deep":true,"price":"$5"}`},
 		{`{z: "${payload:z}", none: "${payload:none}", half: "x ${payload:none}", deep: "${payload:o.x.1.y}", o: "${payload:o}"}`, `{"z":null,"deep":true,"o":{"x":[1,{"y":true}]}}`},
 		{`{text: "${payload:id}-${payload:name}", kind: "${metadata:kind}", raw: "$${payload:id}"}`, `{"text":"17-Ada \"A\"","kind":"k","raw":"${payload:id}"}`},
 		{`{c: 1, f: 1.5, t: true, n: null, s: "x", nested: {list: ["${payload:id}", "${payload:none}", {a: "${payload:none}"}, []], empty: {}}}`, `{"c":1,"f":1.5,"t":true,"n":null,"s":"x","nested":{"list":[17,null,{},[]],"empty":{}}}`},
