@@ -59,6 +59,9 @@ func parseExpression(expression string) (ast.Node, error) {
 	if err != nil {
 		var at *file.Error
 		if errors.As(err, &at) {
+			if at.Message == `unexpected token Operator("=")` {
+				at.Message = "= compares nothing, == does"
+			}
 			return nil, fmt.Errorf("expression: character %d: %s", at.Column+1, at.Message)
 		}
 		return nil, fmt.Errorf("expression: %w", err)

@@ -29,6 +29,10 @@ type Copy struct {
 	Source, Destination string
 	// Filter is an expression for a filter at the end of the input, "" for none.
 	Filter string
+	// DeadLetters is where records go that cannot be handled, written as a
+	// destination is; "" for nowhere. Where its name does not say how a file is
+	// written, letters are JSON objects that hold the reason beside the record.
+	DeadLetters string
 	// Keys of the route beside input and output.
 	Keys map[string]string
 	// LookupEnv replaces ${VAR} and ${VAR:-default}; nil leaves them.
@@ -39,6 +43,7 @@ type Copy struct {
 const (
 	sourceName      = "source"
 	destinationName = "destination"
+	lettersName     = "--dlq"
 )
 
 // Spec builds and decodes the route. The error is an Errors.
@@ -58,6 +63,9 @@ func (c Copy) Spec(types Types) (*Spec, error) {
 		}
 		list.value.items = append(list.value.items, f)
 	}
+	if c.DeadLetters != "" {
+		d.deadLetters(output, c.DeadLetters)
+	}
 	if len(d.errs) == 0 {
 		root := &node{kind: mappingNode, line: flags, entries: []entry{
 			{key: "input", line: source, value: input}, {key: "output", line: destination, value: output},
@@ -74,6 +82,24 @@ func (c Copy) Spec(types Types) (*Spec, error) {
 		return nil, d.errs
 	}
 	return d.routes[0], nil
+}
+
+// deadLetters puts a dlq before the other middlewares of an output.
+func (d *decoder) deadLetters(output *node, uri string) {
+	line := d.origin(lettersName)
+	endpoint := d.uri(uri, Output, line)
+	if e := endpoint.find("file"); e != nil && !strings.Contains(uri, "format=") {
+		if f := e.value.find("format"); f != nil && f.value.text == "raw" {
+			f.value.text = "json"
+		}
+	}
+	dlq := &node{kind: mappingNode, line: line, entries: []entry{{key: "endpoint", line: line, value: endpoint}}}
+	stage := &node{kind: mappingNode, line: line, entries: []entry{{key: "dlq", line: line, value: dlq}}}
+	if list := output.find("middlewares"); list != nil {
+		list.value.items = append([]*node{stage}, list.value.items...)
+		return
+	}
+	output.entries = append(output.entries, entry{key: "middlewares", line: line, value: &node{kind: sequenceNode, line: line, items: []*node{stage}}})
 }
 
 // scheme is how the part of a URI between scheme and query is read.

@@ -91,7 +91,7 @@ func (s *Server) checkpoints(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return checkpointsView(name, store, list), nil
+	return CheckpointsView(name, store, list), nil
 }
 
 func (s *Server) resetCheckpoints(r *http.Request) (any, error) {
@@ -104,10 +104,12 @@ func (s *Server) resetCheckpoints(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return checkpointsView(name, "", before), nil
+	return CheckpointsView(name, "", before), nil
 }
 
-func checkpointsView(name, store string, list []catalog.Checkpoint) Checkpoints {
+// CheckpointsView is how records are shown, in the order of their partitions. An
+// empty store leaves it out.
+func CheckpointsView(name, store string, list []catalog.Checkpoint) Checkpoints {
 	out := Checkpoints{Checkpoints: make([]Checkpoint, 0, len(list))}
 	for _, c := range list {
 		v := Checkpoint{

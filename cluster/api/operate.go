@@ -60,7 +60,7 @@ func (s *Server) setCheckpoint(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return SetResult{Before: checkpointsView(name, "", before).Checkpoints, Position: PositionText(at), DryRun: req.DryRun}, nil
+	return SetResult{Before: CheckpointsView(name, "", before).Checkpoints, Position: PositionText(at), DryRun: req.DryRun}, nil
 }
 
 func (s *Server) adoptCheckpoints(r *http.Request) (any, error) {

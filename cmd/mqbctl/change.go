@@ -250,19 +250,45 @@ func (c *cli) checkpointCommand() *cobra.Command {
 			return &api.Error{Message: "checkpoint needs show, set, reset or adopt", Code: api.CodeUsage, Hint: "mqbctl help checkpoint"}
 		},
 	}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(c.showCheckpointsCommand(), c.setCommand(), c.resetCommand(), c.adoptCommand())
+	return cmd
+}
+
+func (c *cli) showCheckpointsCommand() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
 		Use:   "show ROUTE",
 		Short: "Show the checkpoint records of a route",
-		Args:  cobra.ExactArgs(1),
-		RunE: c.connected(func(cmd *cobra.Command, args []string, cl *client.Client) error {
-			v, err := cl.Checkpoints(cmd.Context(), args[0])
+		Long: `Show the checkpoint records of a route of the cluster, or with --data-dir those
+that mqbctl run keeps there while it does not run.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v, err := c.checkpoints(cmd.Context(), dir, args[0])
 			if err != nil {
 				return err
 			}
 			return c.print(v, func(w io.Writer) { checkpointsTable(w, v) })
-		}),
-	}, c.setCommand(), c.resetCommand(), c.adoptCommand())
+		},
+	}
+	cmd.Flags().StringVar(&dir, "data-dir", "", "`directory` of a run without a cluster")
 	return cmd
+}
+
+func (c *cli) checkpoints(ctx context.Context, dir, name string) (api.Checkpoints, error) {
+	if dir != "" {
+		return localCheckpoints(ctx, dir, name)
+	}
+	cl, err := c.connect()
+	if err != nil {
+		return api.Checkpoints{}, err
+	}
+	defer cl.Close()
+	v, err := cl.Checkpoints(ctx, name)
+	if e := api.AsError(err); err != nil && e.Code == api.CodeUnreachable && hasState(defaultDataDir) {
+		e.Hint = fmt.Sprintf("start mqbd, or name another one with --server; for a route of mqbctl run: mqbctl checkpoint show %s --data-dir %s", name, defaultDataDir)
+		return v, e
+	}
+	return v, err
 }
 
 func checkpointsTable(w io.Writer, v api.Checkpoints) {

@@ -9,12 +9,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/mqbridge/mqb/cluster/api"
+	"github.com/mqbridge/mqb/cluster/catalog"
 	"github.com/mqbridge/mqb/connectors/builtin"
 	"github.com/mqbridge/mqb/connectors/file"
 	"github.com/mqbridge/mqb/route"
@@ -36,6 +38,9 @@ type copyOptions struct {
 	verbose     int
 	printConfig bool
 	existing    string
+	appendTo    bool
+	onError     string
+	letters     string
 }
 
 func (c *cli) copyCommand() *cobra.Command {
@@ -72,9 +77,10 @@ The summary is written to standard output (to standard error where that is DST),
 all else to standard error. Exits with 1 if anything was not delivered.`,
 		Example: `  mqbctl copy orders.csv orders.jsonl.zst
   mqbctl copy 'kafka://localhost:9092/orders' orders.jsonl --drain --filter 'amount > 100'
-  mqbctl copy orders.csv 'postgres://app:${PGPASSWORD}@localhost/shop?table=orders'
+  mqbctl copy orders.csv 'postgres://app:${PGPASSWORD}@localhost/shop?table=orders&columns=auto&key=id'
+  mqbctl copy orders.csv 'postgres://localhost/shop?table=orders&columns=auto' --dlq rejected.jsonl
   mqbctl copy orders.csv out/ --print-config`,
-		Args: cobra.MaximumNArgs(2),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.drainGiven = cmd.Flags().Changed("drain")
 			if err := o.arguments(args); err != nil {
@@ -94,6 +100,10 @@ all else to standard error. Exits with 1 if anything was not delivered.`,
 	f.BoolVar(&o.resume, "resume", false, "go on where the last copy of the same SRC, DST and --filter ended")
 	f.BoolVar(&o.noResume, "no-resume", false, "start at the beginning (the default)")
 	f.StringVar(&o.existing, "existing-parts", "fail", "when DST has files that another copy wrote: `fail`, or skip to go on behind them (a file) or beside them (parts)")
+	_ = f.MarkHidden("existing-parts") // the key's own name, of which --append is one value
+	f.BoolVar(&o.appendTo, "append", false, "when another copy wrote DST: go on behind what a file holds; leave out the records that a directory of parts holds")
+	f.StringVar(&o.letters, "dlq", "", "`DST` of records that cannot be handled, with the reason; without it the first one stops the copy")
+	f.StringVar(&o.onError, "on-error", "", "what to do about a record that cannot be handled and has no --dlq: `stop` (the default) or drop")
 	f.IntVar(&o.concurrency, "concurrency", 4, "middleware workers; the order is kept")
 	f.IntVar(&o.batchSize, "batch-size", 1024, "the most records in a batch")
 	f.CountVarP(&o.verbose, "verbose", "v", "log what happens; twice for more")
@@ -117,7 +127,10 @@ func (o *copyOptions) arguments(args []string) error {
 	case o.from == "" || o.to == "":
 		return usage("copy needs a source and a destination")
 	case len(args) > 0:
-		return usage("one argument too many: %s", route.MaskURL(args[0]))
+		return &api.Error{
+			Message: "one argument too many: " + route.MaskURL(args[0]), Code: api.CodeUsage,
+			Hint: "quote a pattern, so that the shell leaves it as it is: mqbctl copy 'data/*.csv' out/",
+		}
 	case o.resume && o.noResume:
 		return usage("--resume and --no-resume")
 	case o.limit < 0:
@@ -145,12 +158,7 @@ const copiesDir = "copies"
 func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	registry := builtin.Registry()
 	id := o.id()
-	spec, err := route.Copy{
-		Name: id, Source: o.from, Destination: o.to, Filter: o.filter, LookupEnv: os.LookupEnv,
-		Keys: map[string]string{
-			"concurrency": strconv.Itoa(o.concurrency), "batch_size": strconv.Itoa(o.batchSize), "existing_parts": o.existing,
-		},
-	}.Spec(registry)
+	spec, err := o.spec(id, registry)
 	if err != nil {
 		return invalid(err)
 	}
@@ -179,7 +187,7 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	case !o.follow:
 		o.logLevel = "off" // what stops a copy that ends is its last word
 	}
-	j := job{name: id, text: []byte(spec.Normalized()), options: o.runOptions, registry: registry, fresh: !o.resume}
+	j := job{name: id, text: []byte(spec.Normalized()), options: o.runOptions, registry: registry, fresh: !o.resume, hidden: "route " + id + " "}
 	if why == "" {
 		j.resume = "the same command with --resume goes on where this one ended; its state is in " + o.dataDir
 	}
@@ -190,11 +198,29 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	if f, ok := spec.Output.Config.(*file.Config); ok && (f.Path == "-" || f.Path == "/dev/stdout") {
 		j.summary = c.err
 	}
-	if o.resume || o.verbose > 0 {
+	_, statErr := os.Stat(o.dataDir)
+	began := statErr == nil
+	switch {
+	case o.resume && !began:
+		fmt.Fprintln(c.err, "nothing to resume: this copy starts at the beginning; the state of this copy is in", o.dataDir)
+	case began && !o.resume && !o.noResume:
+		fmt.Fprintln(c.err, "note: an earlier copy of these left off; this one starts at the beginning, --resume goes on where that one ended")
+	case o.resume || o.verbose > 0:
 		fmt.Fprintln(c.err, "the state of this copy is in", o.dataDir)
 	}
+	if o.resume {
+		// The same source and destination: what else is different was meant to be.
+		j.options.position = string(catalog.PositionKeep)
+	}
+	if spec.Input.Type == "file" && o.filter != "" {
+		j.sample = fmt.Sprintf("mqbctl copy '%s' - --limit 1", route.MaskURL(o.from))
+	}
 	moved, err := c.runJob(ctx, j)
-	if !o.resume && (!moved || err == nil && !o.follow) {
+	if e := api.AsError(err); err != nil && o.resume && began && e.Hint == "" {
+		e.Hint = j.resume // nothing came of this attempt, and nothing was lost
+		err = e
+	}
+	if !moved && !began || !o.resume && (!moved || err == nil && !o.follow) {
 		// Nobody goes on with a copy that is complete, or that never began.
 		if err := os.RemoveAll(o.dataDir); err != nil {
 			fmt.Fprintln(c.err, "warning:", err)
@@ -203,7 +229,39 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 			_ = os.Remove(dir) // where it is empty
 		}
 	}
-	return err
+	return unnamed(err, id)
+}
+
+// spec is the route that a copy is.
+func (o *copyOptions) spec(id string, types route.Types) (*route.Spec, error) {
+	keys := map[string]string{
+		"concurrency": strconv.Itoa(o.concurrency), "batch_size": strconv.Itoa(o.batchSize), "existing_parts": o.existing,
+	}
+	if o.appendTo {
+		keys["existing_parts"] = "skip"
+	}
+	if o.onError != "" {
+		keys["on_error"] = o.onError
+	}
+	return route.Copy{
+		Name: id, Source: o.from, Destination: o.to, Filter: o.filter, DeadLetters: o.letters, LookupEnv: os.LookupEnv, Keys: keys,
+	}.Spec(types)
+}
+
+// unnamed takes the name that a copy made up for its route out of an error: the
+// user has seen it nowhere.
+func unnamed(err error, id string) error {
+	if err == nil {
+		return nil
+	}
+	e := *api.AsError(err)
+	r := strings.NewReplacer("route "+id+": ", "", "route "+id+" ", "", id+" ", "")
+	e.Message = r.Replace(e.Message)
+	e.Details = slices.Clone(e.Details)
+	for i, d := range e.Details {
+		e.Details[i] = r.Replace(d)
+	}
+	return &e
 }
 
 // printConfig writes the copy as a file for run and apply.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/mqbridge/mqb/cluster"
@@ -42,18 +43,26 @@ func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Wr
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	if !c.began {
-		err = &api.Error{Message: err.Error(), Code: api.CodeUsage, Hint: "mqbctl help lists the commands"}
+		err = &api.Error{Message: err.Error(), Code: api.CodeUsage, Hint: usageHint(cmd)}
 	}
 	e := api.AsError(err)
 	if !errors.As(err, &reported{}) {
 		fmt.Fprintln(errOut, "mqbctl:", e)
 	}
 	return e.ExitCode()
+}
+
+// usageHint says where the words of a command are listed.
+func usageHint(cmd *cobra.Command) string {
+	if !cmd.HasParent() {
+		return "mqbctl help lists the commands"
+	}
+	return fmt.Sprintf("%s (see %s --help)", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
 }
 
 // reported is an error that is on the screen already.

@@ -75,6 +75,8 @@ type progress struct {
 	next    time.Time
 	// inputs are what was left of each partition when it was first seen, and now.
 	inputs map[string]*remaining
+	// hidden is left out of lines, "" for nothing.
+	hidden string
 }
 
 type remaining struct {
@@ -109,11 +111,12 @@ func (p *progress) update(s summary, runs []actors.Run, now time.Time) {
 		p.next = now.Add(progressLines)
 	}
 	line := s.line()
-	if done := p.done(now); done != "" {
+	trouble := s.trouble()
+	if done := p.done(now, trouble == ""); done != "" {
 		line += ", " + done
 	}
-	if s.trouble() != "" {
-		line += "; " + clean(s.trouble())
+	if trouble != "" {
+		line += "; " + strings.Replace(clean(trouble), p.hidden, "", 1)
 	}
 	p.screen.show(line)
 }
@@ -121,7 +124,8 @@ func (p *progress) update(s summary, runs []actors.Run, now time.Time) {
 // done says how much of the input is read and how long the rest takes at this
 // pace; "" as long as that is not known. Partitions count what they have left in
 // units of their own, bytes or records; each one's own share is what counts.
-func (p *progress) done(now time.Time) string {
+// What has trouble has no pace.
+func (p *progress) done(now time.Time, paced bool) string {
 	var first, left int64
 	since := now
 	for _, in := range p.inputs {
@@ -134,7 +138,7 @@ func (p *progress) done(now time.Time) string {
 		return ""
 	}
 	out := fmt.Sprintf("%d%%", 100*(first-left)/first)
-	if took := now.Sub(since); left > 0 && left < first && took >= time.Second {
+	if took := now.Sub(since); paced && left > 0 && left < first && took >= time.Second {
 		eta := time.Duration(float64(took) * float64(left) / float64(first-left))
 		out += fmt.Sprintf(", about %s left", eta.Round(max(time.Second, eta/20).Truncate(time.Second)))
 	}

@@ -18,12 +18,12 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/mqbridge/mqb/actors"
-	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/cluster"
 	"github.com/mqbridge/mqb/cluster/api"
 	"github.com/mqbridge/mqb/cluster/catalog"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/builtin"
+	"github.com/mqbridge/mqb/connectors/file"
 	"github.com/mqbridge/mqb/lease"
 	"github.com/mqbridge/mqb/lease/raft"
 	"github.com/mqbridge/mqb/logging"
@@ -38,6 +38,8 @@ const (
 	runHeadroom = 36 << 20
 	// runDrain bounds what an interrupt waits for.
 	runDrain = 10 * time.Second
+	// defaultDataDir is where positions are, in the directory of the command.
+	defaultDataDir = ".mqb"
 )
 
 // runOptions are the flags that run and copy share.
@@ -51,7 +53,7 @@ type runOptions struct {
 }
 
 func (o *runOptions) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.dataDir, "data-dir", ".mqb", "`directory` of positions and state")
+	cmd.Flags().StringVar(&o.dataDir, "data-dir", defaultDataDir, "`directory` of positions and state")
 	cmd.Flags().StringVar(&o.memory, "memory", route.Bytes(message.DefaultBudget).String(), "bound on the `bytes` of messages in this process")
 }
 
@@ -105,6 +107,10 @@ type job struct {
 	summary io.Writer
 	// resume is the hint of a job that did not come to its end.
 	resume string
+	// hidden is what progress leaves out: a name that nobody gave.
+	hidden string
+	// sample is a command that shows a record of the input, "" for none.
+	sample string
 }
 
 // runJob runs a job to its end. moved is false when nothing was read.
@@ -194,13 +200,7 @@ type localRun struct {
 // apply brings the file into the embedded coordinator before anything runs.
 // Routes of other files that ran in the same directory stay there, paused.
 func (l *localRun) apply(ctx context.Context, c lease.Coordinator, list []catalog.Explanation) error {
-	keys := lease.NewKeys(localNode)
-	cat := catalog.New(catalog.Config{
-		Coordinator: c, Keys: keys, Cluster: localNode, Registry: l.registry,
-		OpenStore: func(ctx context.Context, spec *route.Spec) (checkpoint.Store, func() error, error) {
-			return actors.OpenStore(ctx, l.registry, spec, l.env, c, keys)
-		},
-	})
+	cat := localCatalog(c, l.registry, l.env)
 	if l.fresh {
 		for _, e := range list {
 			if err := cat.Delete(ctx, e.Spec.Name); err != nil && !errors.Is(err, catalog.ErrNotFound) {
@@ -208,16 +208,8 @@ func (l *localRun) apply(ctx context.Context, c lease.Coordinator, list []catalo
 			}
 		}
 	}
-	results, err := cat.Apply(ctx, l.text, catalog.ApplyOptions{
-		File: l.name, LookupEnv: l.job.env, Overrides: l.overrides, Position: catalog.Position(l.options.position), ExitOnEmpty: !l.follow,
-	})
-	if err != nil {
+	if err := l.applyFile(ctx, cat); err != nil {
 		return err
-	}
-	for _, r := range results {
-		if r.Err != nil {
-			return r.Err
-		}
 	}
 	here := map[string]bool{}
 	for _, e := range list {
@@ -239,6 +231,50 @@ func (l *localRun) apply(ctx context.Context, c lease.Coordinator, list []catalo
 		}
 	}
 	return nil
+}
+
+// applyFile applies the file. A route that was changed so that its position has no
+// meaning any more is refused, but where nothing was ever committed there is no
+// position to lose: the first try of a new user has failed, and its file was mended.
+func (l *localRun) applyFile(ctx context.Context, cat *catalog.Catalog) error {
+	apply := func() ([]catalog.Result, error) {
+		return cat.Apply(ctx, l.text, catalog.ApplyOptions{
+			File: l.name, LookupEnv: l.job.env, Overrides: l.overrides, Position: catalog.Position(l.options.position), ExitOnEmpty: !l.follow,
+		})
+	}
+	results, err := apply()
+	anew := false
+	for _, r := range results {
+		var refused *catalog.Refusal
+		if !errors.As(r.Err, &refused) {
+			continue
+		}
+		if list, _, err := cat.Checkpoints(ctx, r.Route); err == nil && !slices.ContainsFunc(list, committed) {
+			if err := cat.Delete(ctx, r.Route); err != nil {
+				return err
+			}
+			anew = true
+			continue
+		}
+		refused.Hint = strings.Replace(refused.Hint, "apply again with --position", "mqbctl run "+l.name+" --position", 1)
+	}
+	if err == nil && anew {
+		results, err = apply()
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	return nil
+}
+
+// committed: a run got further than to claim the record.
+func committed(c catalog.Checkpoint) bool {
+	return c.Err != nil || c.Record.Version > 0 || len(c.Record.Intents) > 0
 }
 
 // reach asks each input what there is, so that the end is known when it comes,
@@ -265,6 +301,13 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 		}
 		if n == 0 {
 			fmt.Fprintf(l.err, "warning: route %s: the input has no partitions\n", e.Spec.Name)
+		}
+		if f, ok := e.Spec.Output.Config.(*file.Config); ok && n > 1 && f.OnePartition() {
+			return &api.Error{
+				Message: fmt.Sprintf("route %s: %s can be appended to by one partition, and the input has %d: nothing was copied", e.Spec.Name, f.Path, n),
+				Code:    api.CodeInvalid,
+				Hint:    "a file for each, with ${partition} in its name (in quotes), or a directory of parts (a DST that ends in /, in a route name_by: source_position)",
+			}
 		}
 		l.expected[e.Spec.Name] = n
 		sink, err := l.registry.Sink(e.Spec, l.env)
@@ -389,6 +432,7 @@ const (
 // watch shows progress until the run ends.
 func (l *localRun) watch(ctx context.Context, tree *actors.Node) (s summary, end ending) {
 	p := newProgress(l.screen, l.started)
+	p.hidden = l.hidden
 	ticker := time.NewTicker(progressTerminal)
 	defer ticker.Stop()
 	defer l.screen.show("")
@@ -449,7 +493,8 @@ func summarize(runs []actors.Run, elapsed time.Duration) summary {
 		s.Bytes += r.Bytes
 		s.FenceSeconds += r.FenceWait.Seconds()
 		s.RunSeconds += r.RunTime.Seconds()
-		trouble := fmt.Sprintf("route %s partition %s: %s", st.Route, st.Partition, st.Error)
+		reason := strings.Replace(st.Error, "route "+st.Route+": ", "", 1) // it is named in front
+		trouble := fmt.Sprintf("route %s partition %s: %s", st.Route, st.Partition, reason)
 		s.running = s.running || st.State == lease.StateRunning || st.State == lease.StateDone
 		switch {
 		case st.State == lease.StateDone:
@@ -457,7 +502,7 @@ func summarize(runs []actors.Run, elapsed time.Duration) summary {
 			s.ended[st.Route]++
 		case st.State == lease.StateQuarantined:
 			s.Errors = append(s.Errors, trouble)
-			s.stopped = append(s.stopped, api.Lease{Route: st.Route, Partition: st.Partition, State: "stopped", Reason: st.Error})
+			s.stopped = append(s.stopped, api.Lease{Route: st.Route, Partition: st.Partition, State: "stopped", Reason: reason})
 			s.ended[st.Route]++
 		case st.Error != "":
 			s.note = trouble
@@ -497,20 +542,33 @@ func (s summary) line() string {
 
 // trouble is the first error of a partition that stopped or tries again.
 func (s summary) trouble() string {
-	if len(s.Errors) > 0 {
+	switch {
+	case len(s.Errors) > 0:
 		return s.Errors[0]
+	case s.note != "":
+		return "trying again: " + s.note
 	}
-	return s.note
+	return ""
 }
 
 // finish prints the summary and turns stopped partitions into the exit code.
 func (l *localRun) finish(s summary, end ending) error {
 	err := l.print(s, func(w io.Writer) {
+		if s.Read == 0 && len(s.Errors) > 0 {
+			return // it never began: no count says more than the error
+		}
 		fmt.Fprintf(w, "%d records, %s in %.2f s: %.0f records/s\n", s.Records, size(s.Bytes), s.Seconds, s.Rate)
 		if extra := s.others(); extra != "" {
 			fmt.Fprintf(w, "of %d read: %s\n", s.Read, extra)
 		}
 	})
+	if s.Read > 0 && s.Counters.Filtered == s.Read {
+		note := "note: no record passed the filter; a name that a record does not have is null there"
+		if l.sample != "" {
+			note += "\nhint: see the names with " + l.sample
+		}
+		fmt.Fprintln(l.err, note)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -545,7 +603,7 @@ func (s summary) stops() []string {
 func (s summary) others() string {
 	n := map[string]int64{
 		"already covered": s.Counters.Covered, "filtered": s.Counters.Filtered, "deduplicated": s.Counters.Deduplicated,
-		"dead-lettered": s.Counters.DeadLettered, "dropped": s.Counters.Dropped, "returned": s.Counters.Returned,
+		"dead-lettered": s.Counters.DeadLettered, "dropped": s.Counters.Dropped, "in flight when a run stopped": s.Counters.Returned,
 	}
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(n)) {

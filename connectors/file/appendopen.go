@@ -203,6 +203,12 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// OnePartition reports whether the output is one file, which one partition alone can
+// append to.
+func (c *Config) OnePartition() bool {
+	return c.NameBy != "source_position" && !isStream(c.Path) && !strings.Contains(c.Path, partitionToken)
+}
+
 func (w *appender) otherPartition(there *ownership) error {
 	return connectors.Permanent(
 		fmt.Errorf("file sink: route %s: partition %s cannot append to %s, which partition %s appends to", w.claim.Route, w.claim.Partition.ID, w.path, there.Partition),
@@ -377,7 +383,7 @@ func (w *appender) own(own ownership, resumed bool, size int64, skip bool) error
 	case there == nil, !resumed && (size == 0 || skip):
 		return w.writeOwner(own)
 	}
-	hint := "write to another file, delete this one, or set existing_parts: skip to go on behind what is there"
+	hint := "write to another file, delete this one, or go on behind what is there: with copy --append, in a route existing_parts: skip"
 	if resumed {
 		hint = "write to another file"
 	}
@@ -390,7 +396,7 @@ func ofLineage(there *ownership, own ownership) string {
 	case there.RouteUID == own.RouteUID:
 		return "was written by this route before its position was reset"
 	case there.Route == own.Route:
-		return fmt.Sprintf("was written by an earlier route of the same name, which was deleted or belongs to another cluster (uid %s)", there.RouteUID)
+		return fmt.Sprintf("was written by an earlier copy, or an earlier route of the same name, which was deleted or belongs to another cluster (uid %s)", there.RouteUID)
 	}
 	return fmt.Sprintf("belongs to route %s (uid %s)", there.Route, there.RouteUID)
 }

@@ -73,7 +73,7 @@ func (w *parts) ownDirectory() ([]connectors.Range, error) {
 			return nil, &connectors.Error{
 				Class: connectors.ClassForeign,
 				Err:   foreignError(fmt.Sprintf("file sink: route %s: directory %s %s", w.claim.Route, w.dir, lineage(there, own))),
-				Hint:  "write to another directory, or set existing_parts: skip to keep what is there and not write those records again",
+				Hint:  "write to another directory, or keep what is there and do not write those records again: with copy --append, in a route existing_parts: skip",
 			}
 		}
 		if err := w.adopt(there, own); err != nil {
@@ -98,7 +98,7 @@ func lineage(there, own *manifest) string {
 	case there.RouteUID == own.RouteUID:
 		return "holds parts from before the position of this route was reset"
 	case there.Route == own.Route:
-		return fmt.Sprintf("holds the parts of an earlier route of the same name, which was deleted or belongs to another cluster (uid %s)", there.RouteUID)
+		return fmt.Sprintf("holds the parts of an earlier copy, or an earlier route of the same name, which was deleted or belongs to another cluster (uid %s)", there.RouteUID)
 	}
 	return fmt.Sprintf("holds the parts of route %s (uid %s)", there.Route, there.RouteUID)
 }

@@ -339,12 +339,12 @@ func (s *sink) classed(op string, err error) error {
 		return nil
 	}
 	class := dial.Classify(err)
-	err = fmt.Errorf("route %s: sqlx %s: %w", s.spec.Name, op, described(err))
+	err = fmt.Errorf("route %s: sqlx %s: %w", s.spec.Name, op, described(dial.Plain(err)))
 	switch class {
 	case dial.ClassConnection:
 		return connectors.Connection(err)
 	case dial.ClassPermanent, dial.ClassData:
-		return connectors.Permanent(err, hint(err))
+		return connectors.Permanent(err, s.hint(err))
 	case dial.ClassSuspect:
 		return fmt.Errorf("%w: %w", connectors.ErrSuspect, err)
 	}
@@ -364,12 +364,23 @@ func described(err error) error {
 	return fmt.Errorf("%w: %s", err, detail)
 }
 
-func hint(err error) string {
+// wholePayload: a table alone, so that records are not taken apart.
+func (s *sink) wholePayload() bool { return s.cfg.InsertQuery == "" && s.cfg.Columns == "" }
+
+func (s *sink) hint(err error) string {
 	switch dial.Code(err) {
 	case dial.CodeUndefinedTable:
+		if s.wholePayload() {
+			return "create the table with a column payload, correct its name, or set columns: auto and auto_create_table: true"
+		}
 		return "create the table, or correct its name"
 	case "42703":
+		if s.wholePayload() {
+			return "there is no such column: without columns: auto the whole record goes into the column payload"
+		}
 		return "the table has no such column"
+	case "42704":
+		return "what url has behind its question mark, and the output does not know, is a setting of the server; keys of a route do not belong there"
 	case "42501":
 		return "the role needs INSERT on the table, with a key also SELECT and UPDATE on it and TEMPORARY on the database; and SELECT, INSERT, UPDATE on " + ckpt.DefaultTable
 	case "28P01", "28000":

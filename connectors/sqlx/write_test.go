@@ -227,13 +227,13 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	url := harness.Postgres(t).NewDatabase(t)
 	harness.PostgresExec(t, url, "CREATE TABLE t (id int)")
 	for want, cfg := range map[string]sqlx.Config{
-		"create the table":           {URL: url, Table: "missing"},
-		"no such column":             {URL: url, Table: "t"},
-		"look at table":              {URL: url, InsertQuery: "INSERT INTO t (id, x) VALUES (${payload:a}, ${payload:b})", BulkCopy: true},
-		"prepare the insert_query":   {URL: url, InsertQuery: "INSERT INTO nowhere VALUES (${payload:a})"},
-		"2 values for 1 columns":     {URL: url, InsertQuery: "INSERT INTO t VALUES (${payload:a}, ${payload:b})", BulkCopy: true},
-		"create the database, or":    {URL: url + "x", Table: "t"},
-		"failed to connect to `user": {URL: "postgres://u:secret@127.0.0.1:1/db", Table: "t"},
+		"auto_create_table":               {URL: url, Table: "missing"},
+		"no such column":                  {URL: url, Table: "t"},
+		"look at table":                   {URL: url, InsertQuery: "INSERT INTO t (id, x) VALUES (${payload:a}, ${payload:b})", BulkCopy: true},
+		"prepare the insert_query":        {URL: url, InsertQuery: "INSERT INTO nowhere VALUES (${payload:a})"},
+		"2 values for 1 columns":          {URL: url, InsertQuery: "INSERT INTO t VALUES (${payload:a}, ${payload:b})", BulkCopy: true},
+		"create the database, or":         {URL: url + "x", Table: "t"},
+		":1: connect: connection refused": {URL: "postgres://u:secret@127.0.0.1:1/db", Table: "t"},
 	} {
 		sink := newSink(t, cfg)
 		err := sink.Check(t.Context())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -47,6 +48,41 @@ func Code(err error) string {
 		return pg.Code
 	}
 	return ""
+}
+
+// Plain returns err with the reason why the driver could not connect said once. The
+// driver tries each address with and without TLS and names every attempt; what
+// the server answered says more than that it has no TLS.
+func Plain(err error) error {
+	var c *pgconn.ConnectError
+	if !errors.As(err, &c) {
+		return err
+	}
+	return &plainError{text: strings.Replace(err.Error(), c.Error(), reason(c), 1), err: err}
+}
+
+type plainError struct {
+	text string
+	err  error
+}
+
+func (e *plainError) Error() string { return e.text }
+
+func (e *plainError) Unwrap() error { return e.err }
+
+func reason(c *pgconn.ConnectError) string {
+	var pg *pgconn.PgError
+	if errors.As(c, &pg) {
+		return pg.Error()
+	}
+	var said []string
+	for line := range strings.Lines(c.Unwrap().Error()) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.Contains(strings.Join(said, "\n"), line) {
+			said = append(said, line)
+		}
+	}
+	return strings.Join(said, "; ")
 }
 
 // Classify is the one place that knows SQLSTATEs and driver errors.
