@@ -296,7 +296,7 @@ func (d *decoder) uriEndpoint(text string, side Side, line int) (entry, bool) {
 	if s.driver && rest != "" {
 		query = d.driverURL(config, t, text[:len(m[0])]+rest, query, line)
 	} else if s.place != nil {
-		s.place(set, d.uriValue(authority, line), d.uriValue(path, line))
+		s.place(set, authority, path)
 	} else if rest != "" {
 		return refuse(fmt.Sprintf("%s: takes nothing before its query", name), name+":?key=value")
 	}

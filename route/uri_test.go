@@ -56,6 +56,7 @@ func TestURIsOfTheGrammar(t *testing.T) {
 		{"/in/a.TSV.zst", "file: path: /in/a.TSV.zst format: csv csv: separator: tab"},
 		{"a.tsv?csv.separator=x&csv.header=false", "file: path: a.tsv format: csv csv: separator: x header: false"},
 		{"file:a%3Fb%20c.csv", `file: path: "a?b c.csv" format: csv`},
+		{"file:a%2520b.csv", `file: path: "a%20b.csv" format: csv`}, // decoded once: it is another file than "a b.csv"
 		{"file:///a/b.txt", "file: path: /a/b.txt format: raw"},
 		{`a.csv?csv={"columns": ["a", "b"], "header": false}`, "file: path: a.csv format: csv csv: header: false columns: - a - b"},
 		{"a.csv?csv.columns=a,b", "file: path: a.csv format: csv csv: columns: - a - b"},
