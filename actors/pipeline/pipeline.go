@@ -339,8 +339,16 @@ func (r *run) writeLoop(ctx context.Context, in <-chan item) error {
 				}
 				r.ends.reached(it.end)
 			default:
+				// A source that chose where to begin and has read nothing yet must not
+				// choose again when this run ends with the first records in its hands.
+				chosen := it.batch.Read == 0 && r.Claim.Record.Position.IsZero()
 				if err := r.committer.take(ctx, it.batch, it.letters); err != nil {
 					return err
+				}
+				if chosen {
+					if err := r.committer.flush(ctx); err != nil {
+						return err
+					}
 				}
 			}
 			if r.FinishOnly && r.committer.inheritedDone() {
