@@ -205,7 +205,10 @@ func (e *Engine) open() error {
 	conf.HeartbeatTimeout, conf.ElectionTimeout = e.o.HeartbeatTimeout, e.o.ElectionTimeout
 	conf.LeaderLeaseTimeout = e.o.HeartbeatTimeout
 	conf.CommitTimeout = commitTick
-	conf.BatchApplyCh = true
+	// With a buffer between callers and the loop, what lies in it when the loop ends
+	// is never answered, and Close waits for it for ever. Without one, callers that
+	// wait together still share a write to disk.
+	conf.BatchApplyCh = false
 	conf.ShutdownOnRemove = false
 	conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = snapshotEntries, trailingEntries, time.Minute
 	conf.Logger = logger
