@@ -146,10 +146,15 @@ type boundedReader struct {
 	connectors.Reader
 	bounds    *bounds
 	partition string
+	// cut: records were read and not handed on, so that nothing behind them is.
+	cut bool
 }
 
 // Read implements connectors.Reader.
 func (r *boundedReader) Read(ctx context.Context) (*message.Batch, error) {
+	if r.cut {
+		return nil, connectors.ErrEndOfInput
+	}
 	spent := r.bounds.over()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -198,6 +203,7 @@ func stopWith(ctx context.Context, spent <-chan struct{}, stop context.CancelFun
 func (r *boundedReader) bound(b *message.Batch) (*message.Batch, error) {
 	n := int(r.bounds.take(int64(b.Len())))
 	if n < b.Len() {
+		r.cut = true
 		b.CutBefore(n)
 		if n == 0 {
 			b.Release()

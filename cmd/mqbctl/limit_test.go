@@ -87,3 +87,28 @@ func TestALimitIsNotUsedUpByRecordsThatAreReadAgain(t *testing.T) {
 		t.Errorf("%d records more", n)
 	}
 }
+
+// What another partition gives back is not for a reader that has gone past its cut:
+// the records behind it would be jumped over.
+func TestAReaderThatWasCutByTheLimitDoesNotGoOnBehindTheCut(t *testing.T) {
+	t.Parallel()
+	s := &boundedSource{Source: tens{}, bounds: newBounds(15, 0, true)}
+	open := func(partition string) connectors.Reader {
+		t.Helper()
+		r, err := s.Open(t.Context(), connectors.Claim{Partition: connectors.Partition{ID: partition}, Spec: &route.Spec{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	other, cut := open("other"), open("cut")
+	for i, r := range []connectors.Reader{other, cut} {
+		if b, err := r.Read(t.Context()); err != nil || b.Len() != []int{10, 5}[i] {
+			t.Fatal(b, err)
+		}
+	}
+	open("other") // its run failed
+	if b, err := cut.Read(t.Context()); !errors.Is(err, connectors.ErrEndOfInput) {
+		t.Errorf("went on at record %d, and the records from 5 on are missing (%v)", b.Msg(0).Ordinal, err)
+	}
+}
