@@ -103,14 +103,25 @@ func (c *cli) checkInput(ctx context.Context, spec *route.Spec) error {
 	return errors.Join(s.Check(ctx), s.Close())
 }
 
+// checkOutput asks the output and the dlq, which a run opens at its first dead
+// letter only.
 func (c *cli) checkOutput(ctx context.Context, spec *route.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	s, err := builtin.Registry().Sink(spec, localEnv())
-	if err != nil {
-		return err
+	check := func(e route.Endpoint) error {
+		s, err := builtin.Registry().SinkOf(e, spec, localEnv())
+		if err != nil {
+			return err
+		}
+		return errors.Join(s.Check(ctx), s.Close())
 	}
-	return errors.Join(s.Check(ctx), s.Close())
+	err := check(spec.Output)
+	if e := spec.DeadLetters(); e != nil && err == nil {
+		if err = check(*e); err != nil {
+			err = fmt.Errorf("dlq: %w", err)
+		}
+	}
+	return err
 }
 
 // localNode is the name of a node that is not part of any cluster. It is part

@@ -60,6 +60,23 @@ func TestInvalidSpecsNameFileLineColumnAndTheNearestKey(t *testing.T) {
 	says(t, text, "bad.yaml:4:", "fromat", "format", "bad.yaml:7:", "batch_size")
 }
 
+// A dlq is opened at the first dead letter, at night: validate --connect finds what
+// is wrong with it before.
+func TestADLQThatCannotBeReachedIsFoundByValidateConnect(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	spec := fleettest.Write(t, dir, "spec.yaml", fmt.Sprintf(`input: {static: x}
+output:
+  middlewares: [{dlq: {endpoint: {kafka: {url: "127.0.0.1:1", topic: dead}}}}]
+  file: {path: %q, format: raw}
+`, filepath.Join(dir, "out.jsonl")))
+	code, text := ctl(t, "validate", spec, "--connect")
+	if code != 4 {
+		t.Errorf("exit %d, want 4", code)
+	}
+	says(t, text, "dlq", "127.0.0.1:1")
+}
+
 func TestMissingFileIsFoundByValidateConnectAndByRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
