@@ -44,7 +44,7 @@ func (c *cli) applyCommand() *cobra.Command {
 	var file, position string
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE",
+		Use:   "apply FILE",
 		Short: "Bring the routes of a file into the cluster",
 		Long: `Bring the routes of a file into the cluster. Routes that the file does not
 name stay as they are. Variables (${NAME}) are filled in from the environment of
@@ -53,8 +53,16 @@ this command.
 A changed route goes on at its position. Where the change gives the position
 another meaning (another input or output), the route is refused until --position
 says what is meant.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0 && file != "":
+				return &api.Error{Message: "two files: " + file + " and " + args[0], Code: api.CodeUsage, Hint: "apply them one after the other"}
+			case len(args) > 0:
+				file = args[0]
+			case file == "":
+				return &api.Error{Message: "apply needs a file", Code: api.CodeUsage, Hint: "mqbctl apply FILE, - for standard input"}
+			}
 			name, text, err := c.readFile(file)
 			if err != nil {
 				return err
@@ -95,10 +103,9 @@ says what is meant.`,
 			return c.appliedError(res)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "the `file`, - for standard input")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "the `file`, as FILE is; - for standard input")
 	cmd.Flags().StringVar(&position, "position", "", "where a changed route goes on: keep or earliest")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, change nothing")
-	_ = cmd.MarkFlagRequired("file")
 	return cmd
 }
 

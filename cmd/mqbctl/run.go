@@ -83,6 +83,7 @@ func (c *cli) run(ctx context.Context, path string, o runOptions) error {
 	}
 	j := job{
 		name: name, text: text, options: o, registry: builtin.Registry(),
+		resume: "the same command goes on where this one ended",
 		env: os.LookupEnv, overrides: route.OverridesFrom(os.Environ()),
 	}
 	if o.logLevel == "" && !o.follow {
@@ -587,7 +588,7 @@ func (l *localRun) finish(s summary, end ending) error {
 		if s.note != "" {
 			msg += "; " + s.note
 		}
-		return &api.Error{Message: msg, Code: api.CodeFailed, Hint: cmp.Or(l.resume, "the same command goes on where this one ended")}
+		return &api.Error{Message: msg, Code: api.CodeFailed, Hint: l.resume}
 	}
 	return nil
 }

@@ -78,6 +78,9 @@ func reason(c *pgconn.ConnectError) string {
 	var said []string
 	for line := range strings.Lines(c.Unwrap().Error()) {
 		line = strings.TrimSpace(line)
+		if _, dial, ok := strings.Cut(line, ": dial error: "); ok {
+			line = dial // which names the address itself
+		}
 		if line != "" && !strings.Contains(strings.Join(said, "\n"), line) {
 			said = append(said, line)
 		}
