@@ -192,7 +192,7 @@ func (c *csvRecords) fill(ctx context.Context, b *message.Batch, final bool) err
 		c.seek(c.at.Offset)
 	}
 	c.eof = false
-	room := cap(b.Arena)
+	room := min(cap(b.Arena), blockBytes) // see lines.fill
 	defer b.MarkFramed()
 	// Bad records count: a file of nothing else must come to an end of its batches,
 	// since what becomes of them waits for that.
@@ -386,8 +386,8 @@ func (d *csvBlocks) cut(block []byte) int {
 
 func (d *csvBlocks) decode(b *message.Batch, block []byte, base int64) int {
 	defer b.MarkFramed()
-	at, largest := 0, 1<<10
-	for at < len(block) && b.Len() < d.most && len(b.Arena)+largest <= cap(b.Arena) {
+	at, largest, room := 0, 1<<10, min(cap(b.Arena), blockBytes)
+	for at < len(block) && b.Len() < d.most && len(b.Arena)+largest <= room {
 		before := len(b.Arena)
 		out, res := d.scan.Next(b.Arena, block[at:], false)
 		switch {

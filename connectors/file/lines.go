@@ -133,7 +133,7 @@ func newLines(r *reader) *lines {
 func (*lines) prepare(context.Context, bool) (bool, error) { return true, nil }
 
 func (l *lines) fill(ctx context.Context, b *message.Batch, final bool) error {
-	want := cap(b.Arena)
+	want := min(cap(b.Arena), blockBytes) // the room that was taken: a middleware may have left a larger arena
 	if l.perRecord > 0 {
 		want = min(want, int(l.perRecord*float64(l.batch))*9/8+4<<10)
 	}
@@ -146,7 +146,7 @@ func (l *lines) fill(ctx context.Context, b *message.Batch, final bool) error {
 			l.scratch = make([]byte, blockBytes)
 		}
 		// The arena may have grown with a large record; the block has not.
-		p.bytes = l.scratch[:min(want, len(l.scratch))]
+		p.bytes = l.scratch[:want]
 	} else {
 		p.bytes = b.Arena[:want]
 		b.Arena = p.bytes
