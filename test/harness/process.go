@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -150,18 +149,6 @@ func (p *Process) ready(ctx context.Context) error {
 			return fmt.Errorf("not ready after %v: %w", within, err)
 		case <-time.After(20 * time.Millisecond):
 		}
-	}
-}
-
-// Listening is a Ready function: something accepts TCP connections at addr.
-func Listening(addr string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		var d net.Dialer
-		c, err := d.DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return err
-		}
-		return c.Close()
 	}
 }
 
