@@ -97,9 +97,11 @@ func (c *record) verdictsBehind(end message.Position) *checkpoint.Verdicts {
 
 func (c *record) passed(end message.Position) { maps.DeleteFunc(c.verdicts, passedBy(end)) }
 
+// passedBy: letters are written before the position moves over their records, so
+// that its number says it all; a record that was judged may be filtered by now.
 func passedBy(end message.Position) func(ordinal int64, carried bool) bool {
 	n, numbered := end.Number()
-	return func(ordinal int64, carried bool) bool { return carried && (!numbered || ordinal < n) }
+	return func(ordinal int64, carried bool) bool { return numbered && ordinal < n || !numbered && carried }
 }
 
 // commit swaps next in and tells the settler. The store's unknown outcomes are
