@@ -178,14 +178,13 @@ func newSession(t *testing.T) *session {
 		t.Fatal(err)
 	}
 	shell.Stdout, shell.Stderr = w, w
-	// The jobs that it leaves end with it.
-	shell.Cancel = func() error { return shell.Process.Signal(os.Interrupt) }
 	if err := shell.Start(); err != nil {
 		t.Fatal(err)
 	}
 	_ = w.Close()
 	s := &session{t: t, server: server, ports: strings.NewReplacer(":"+strconv.Itoa(server.Port), ":5432", ":"+port, ":7070"), in: in, out: bufio.NewReader(r)}
 	t.Cleanup(func() {
+		// A node that the page started ends with its shell.
 		fmt.Fprintln(in, "kill $(jobs -p) 2>/dev/null; wait")
 		_ = in.Close()
 		_ = shell.Wait()
