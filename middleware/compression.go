@@ -59,6 +59,10 @@ func (c *CompressionConfig) Validate(side route.Side) []error {
 	return nil
 }
 
+// maxBatch bounds what the payloads of one batch become together: they are held
+// outside of the process's budget, and one route's input must not cost the node.
+const maxBatch = 256 << 20
+
 // unchanged passes batches on.
 type unchanged struct{}
 
@@ -104,9 +108,11 @@ func newCompression(c *CompressionConfig, stop bool) *compression {
 // whoever takes it away.
 func (m *compression) Process(_ context.Context, b *message.Batch) error {
 	var bad connectors.RowsError
+	tooMuch := false
 	m.spare = b.Rewrite(m.spare, func(dst []byte, i int) []byte {
 		src := b.Payload(i)
-		if len(bad.Rows) > 0 && m.stop && !m.drop || isTombstone(b, i) {
+		tooMuch = tooMuch || len(dst) > maxBatch
+		if len(bad.Rows) > 0 && m.stop && !m.drop || tooMuch || isTombstone(b, i) {
 			return append(dst, src...)
 		}
 		dst, err := m.codec.convert(dst, src)
@@ -119,10 +125,12 @@ func (m *compression) Process(_ context.Context, b *message.Batch) error {
 	if cap(m.spare) > maxSpare {
 		m.spare = nil
 	}
-	if len(bad.Rows) == 0 {
+	switch {
+	case tooMuch:
+		return connectors.Permanent(fmt.Errorf("compression: the %d payloads of a batch become more than %d MiB", b.Len(), maxBatch>>20), "a smaller batch_size, or a smaller max_decompressed_bytes if they are bombs")
+	case len(bad.Rows) == 0:
 		return nil
-	}
-	if !m.drop {
+	case !m.drop:
 		return &bad
 	}
 	rows := make([]int, len(bad.Rows))

@@ -215,3 +215,24 @@ func BenchmarkCompression(b *testing.B) {
 		}
 	}
 }
+
+// Each payload is below its limit, and all of them together are the node's memory:
+// the route stops with a word on what to do, and no other route is touched.
+func TestABatchOfBombsBelowTheLimitStopsItsRouteAndNotTheNode(t *testing.T) {
+	one := batch(strings.Repeat("\x00", 15<<20))
+	if err := onOutput(t, "compression: {algorithm: zstd}").Process(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	bombs := make([]string, 200)
+	for i := range bombs {
+		bombs[i] = string(one.Payload(0))
+	}
+	b := batch(bombs...)
+	err := build(t, "compression: {algorithm: zstd}", "drop").Process(t.Context(), b)
+	if connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "batch_size") {
+		t.Fatal(err)
+	}
+	if b.Bytes() > maxBatch+64<<20 {
+		t.Errorf("the batch became %d MiB", b.Bytes()>>20)
+	}
+}
