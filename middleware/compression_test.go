@@ -232,7 +232,7 @@ func TestABatchOfBombsBelowTheLimitStopsItsRouteAndNotTheNode(t *testing.T) {
 	if connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "batch_size") {
 		t.Fatal(err)
 	}
-	if b.Bytes() > maxBatch+64<<20 {
+	if b.Bytes() > 320<<20 {
 		t.Errorf("the batch became %d MiB", b.Bytes()>>20)
 	}
 }
