@@ -84,7 +84,7 @@ func (c *cli) run(ctx context.Context, path string, o runOptions) error {
 	j := job{
 		name: name, text: text, options: o, registry: builtin.Registry(),
 		resume: "the same command goes on where this one ended",
-		env: os.LookupEnv, overrides: route.OverridesFrom(os.Environ()),
+		env:    os.LookupEnv, overrides: route.OverridesFrom(os.Environ()),
 	}
 	if o.logLevel == "" && !o.follow {
 		// Silent: the summary says what stopped a run that ends by itself.

@@ -21,7 +21,7 @@ import (
 func sinkCapabilities(config any) route.SinkCapabilities {
 	c := route.SinkCapabilities{
 		Tier: route.TierNone, Durable: true, Locality: route.Shared,
-		Why: "transactions into kafka are not built yet; a repeat has the " + headerID + " of the first",
+		Why:   "transactions into kafka are not built yet; a repeat has the " + headerID + " of the first",
 		Raise: "an output that takes the position into its transaction or writes parts, such as sqlx or file",
 	}
 	if s, _ := config.(*Config).settings(route.Output); s.acks != kgo.AllISRAcks() {
