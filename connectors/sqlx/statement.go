@@ -131,6 +131,9 @@ func (s *statement) findValues(words []word) {
 // setCopy takes "t" or "s.t", with or without a list of columns, from the words
 // between INTO and VALUES; anything else (an alias, OVERRIDING) has no COPY form.
 func (s *statement) setCopy(target []word) {
+	if len(target) == 0 {
+		return // "INSERT INTO VALUES": the server says what is missing
+	}
 	n := 1
 	if len(target) > 2 && target[1].text == "." {
 		n = 3
