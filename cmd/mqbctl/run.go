@@ -151,6 +151,9 @@ func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 		return false, err
 	}
 	defer engine.Close()
+	if err := endDeadLease(ctx, engine); err != nil {
+		return false, err
+	}
 	l := &localRun{
 		cli: c, job: j, log: log, level: level, started: started, follow: j.options.follow, screen: scr,
 		env:  connectors.Env{Node: localNode, DataDir: dir, Budget: message.NewBudget(int64(memory))},

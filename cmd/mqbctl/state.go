@@ -30,6 +30,18 @@ func localCatalog(c lease.Coordinator, registry *connectors.Registry, env connec
 	})
 }
 
+// endDeadLease ends the lease of a run that was killed, which would keep this one
+// waiting for as long as it lasts. Whoever opened the coordinator holds the lock of
+// its files, and the system takes that from a process only when it is dead; what it
+// had written by then is fenced by the next epoch as ever.
+func endDeadLease(ctx context.Context, c lease.Coordinator) error {
+	node, _, err := c.Get(ctx, lease.NewKeys(localNode).Node(localNode))
+	if err != nil || node == nil {
+		return err
+	}
+	return c.Revoke(ctx, node.Lease)
+}
+
 // localCheckpoints reads the records of a route that run or copy moved, whose state
 // is in dir. No run may be using it.
 func localCheckpoints(ctx context.Context, dir, name string) (api.Checkpoints, error) {
