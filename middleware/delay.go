@@ -53,14 +53,7 @@ func (m *delay) Process(ctx context.Context, b *message.Batch) error {
 		m.due = now
 	}
 	m.due = m.due.Add(time.Duration(b.Len()) * m.each)
-	t := time.NewTimer(m.due.Sub(now))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return pause(ctx, m.due.Sub(now))
 }
 
 func (*delay) Close() error { return nil }

@@ -69,7 +69,12 @@ func (m *limiter) Process(ctx context.Context, b *message.Batch) error {
 	if wait <= 0 {
 		return ctx.Err()
 	}
-	t := time.NewTimer(wait)
+	return pause(ctx, wait)
+}
+
+// pause waits for d, or returns the context's error as soon as it ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:

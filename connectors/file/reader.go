@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/message"
@@ -208,7 +207,7 @@ func (r *reader) growing(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, r.failed("stat", err)
 	}
-	if err := r.wait(ctx, r.src.quiet); err != nil {
+	if err := pause(ctx, r.src.quiet); err != nil {
 		return false, err
 	}
 	after, err := r.f.Stat()
@@ -470,17 +469,6 @@ func (r *reader) replaced() error {
 
 func (r *reader) failed(op string, err error) error {
 	return classify(fmt.Errorf("file source: %s partition %s: %w", op, r.claim.Partition.ID, err))
-}
-
-func (r *reader) wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Lag implements connectors.Reader, in bytes.

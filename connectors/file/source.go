@@ -211,6 +211,11 @@ func (s *source) Open(_ context.Context, claim connectors.Claim) (connectors.Rea
 	if err != nil {
 		return nil, err
 	}
+	return s.read(f, claim, at)
+}
+
+// read makes the reader of f, which is the reader's from then on.
+func (s *source) read(f *os.File, claim connectors.Claim, at place) (connectors.Reader, error) {
 	r, err := s.newReader(f, claim, at)
 	if err != nil {
 		f.Close()
@@ -237,12 +242,7 @@ func (s *source) openPipe(claim connectors.Claim, at place) (connectors.Reader, 
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.newReader(f, claim, at)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return r, nil
+	return s.read(f, claim, at)
 }
 
 // Check implements connectors.Source: every file there is can be opened.
