@@ -248,7 +248,7 @@ func (c *after) commit(ctx context.Context) error {
 	}
 	next := c.rec.held
 	next.Position, next.Verdicts = c.end, c.rec.verdictsBehind(c.end)
-	if state != nil && !bytes.Equal(state, next.SinkState) {
+	if state != nil {
 		next.SinkState = state
 	}
 	t := time.Now()

@@ -64,11 +64,8 @@ func (c *after) send(ctx context.Context, b *message.Batch, i, j int) error {
 			return rowsError(refused)
 		}
 		cause := failed[0].Err
-		if life.Err() != nil {
-			return life.Err()
-		}
 		if ctx.Err() != nil {
-			return retryable(fmt.Errorf("timeout of %v: %w", s.Timeout, cause))
+			return expired(life, s.Timeout, cause)
 		}
 		if s.Retry == nil || attempt >= s.Retry.Attempts {
 			return c.spent(failed, refused, attempt)
@@ -83,15 +80,11 @@ func (c *after) send(ctx context.Context, b *message.Batch, i, j int) error {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			if life.Err() != nil {
-				return life.Err()
-			}
-			return retryable(fmt.Errorf("timeout of %v: %w", s.Timeout, cause))
+			return expired(life, s.Timeout, cause)
 		}
 		if err := c.r.Claim.Gate(); err != nil {
 			return err
 		}
-		slices.SortFunc(failed, func(a, b connectors.RowError) int { return a.Index - b.Index })
 		rest = rangesOf(failed)
 	}
 }
@@ -148,6 +141,15 @@ func (c *after) spent(failed, refused []connectors.RowError, attempts int) error
 func again(err error) bool {
 	var e *connectors.Error
 	return errors.As(err, &e) && (e.Class == connectors.ClassConnection || e.Class == connectors.ClassRetryable)
+}
+
+// expired is the error of a write whose time is over: that of the run, or else the
+// time limit d.
+func expired(life context.Context, d time.Duration, cause error) error {
+	if life.Err() != nil {
+		return life.Err()
+	}
+	return retryable(fmt.Errorf("timeout of %v: %w", d, cause))
 }
 
 func retryable(err error) error {
