@@ -278,21 +278,51 @@ func (e *Engine) propose(ctx context.Context, command []byte) (kv.Outcome, error
 	if r.State() != hraft.Leader {
 		return kv.Outcome{}, errNotLeader
 	}
-	f := r.Apply(command, enqueue)
+	f, err := await(ctx, e, func() hraft.ApplyFuture { return r.Apply(command, enqueue) })
+	switch {
+	case err == nil:
+		return f.Response().(kv.Outcome), nil
+	case errors.Is(err, errNotLeader), errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
+		return kv.Outcome{}, errNotLeader
+	}
+	return kv.Outcome{}, fmt.Errorf("%w: %w", errUnknown, err)
+}
+
+// await asks the library to change the log and waits for its answer or for ctx.
+// errNotLeader: Close has begun, and nothing was asked.
+//
+// Close ends the library only after all that was asked here is answered: entries
+// that are committed but still wait for the state machine when the library ends
+// are never answered, and who waits for one waits for ever. Until then an answer
+// always comes: a leader commits, or steps down when it hears no majority.
+func await[F hraft.Future](ctx context.Context, e *Engine, ask func() F) (F, error) {
+	var f F
 	done := make(chan error, 1)
-	go func() { done <- f.Error() }()
+	e.closing.Lock()
+	if e.shut {
+		e.closing.Unlock()
+		return f, errNotLeader
+	}
+	e.asked.Go(func() {
+		answer := ask()
+		err := answer.Error()
+		f = answer
+		done <- err
+	})
+	e.closing.Unlock()
 	select {
 	case err := <-done:
-		switch {
-		case err == nil:
-			return f.Response().(kv.Outcome), nil
-		case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
-			return kv.Outcome{}, errNotLeader
-		}
-		return kv.Outcome{}, fmt.Errorf("%w: %w", errUnknown, err)
+		return f, err
 	case <-ctx.Done():
-		return kv.Outcome{}, fmt.Errorf("%w: %w", errUnknown, ctx.Err())
+		var none F
+		return none, ctx.Err()
 	}
+}
+
+// reconfigure asks for a change of the members and waits for it to be applied.
+func (e *Engine) reconfigure(change func() hraft.IndexFuture) error {
+	_, err := await(context.Background(), e, change)
+	return err
 }
 
 // renew answers a keepalive only after this member was seen to lead at some time
@@ -376,7 +406,8 @@ func (e *Engine) lead() {
 			if e.readyTerm.Load() != term {
 				e.readyTerm.Store(0)
 				e.lessor.stop()
-				if r.Barrier(maxCall).Error() == nil && r.CurrentTerm() == term {
+				_, err := await(context.Background(), e, func() hraft.Future { return r.Barrier(maxCall) })
+				if err == nil && r.CurrentTerm() == term {
 					e.lessor.start(term)
 					e.readyTerm.Store(term)
 					e.wake()

@@ -183,7 +183,7 @@ func (e *Engine) change(f func() error) reply {
 		return reply{}
 	case errors.As(err, &refused):
 		return refuse(errors.New(refused.reason))
-	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipLost), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
+	case errors.Is(err, errNotLeader), errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipLost), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
 		return reply{status: statusNotLeader}
 	}
 	return refuse(err)
@@ -205,11 +205,11 @@ func (e *Engine) admit(ctx context.Context, c candidate) error {
 			return &refusedError{reason: fmt.Sprintf("node %s lives at %s: two nodes need two names", c.Node, at)}
 		}
 		e.log.Info("node joins again without its data", "node", c.Node, "was", string(old.Address))
-		if err := r.RemoveServer(id, 0, maxCall).Error(); err != nil {
+		if err := e.reconfigure(func() hraft.IndexFuture { return r.RemoveServer(id, 0, maxCall) }); err != nil {
 			return err
 		}
 	}
-	if err := r.AddNonvoter(id, hraft.ServerAddress(c.Address), 0, maxCall).Error(); err != nil {
+	if err := e.reconfigure(func() hraft.IndexFuture { return r.AddNonvoter(id, hraft.ServerAddress(c.Address), 0, maxCall) }); err != nil {
 		return err
 	}
 	e.log.Info("node joined the coordinator", "node", c.Node, "address", c.Address)
@@ -224,7 +224,7 @@ func (e *Engine) remove(node string) error {
 	if voters := e.voters(); len(voters) == 1 && voters[0].ID == id {
 		return &refusedError{reason: "it is the only voter"}
 	}
-	if err := e.raft.Load().RemoveServer(id, 0, maxCall).Error(); err != nil {
+	if err := e.reconfigure(func() hraft.IndexFuture { return e.raft.Load().RemoveServer(id, 0, maxCall) }); err != nil {
 		return err
 	}
 	e.log.Info("node removed from the coordinator", "node", node)
@@ -309,7 +309,7 @@ func (e *Engine) settleAddresses() error {
 		if s.Suffrage == hraft.Voter {
 			add = e.raft.Load().AddVoter
 		}
-		if err := add(s.ID, at, 0, maxCall).Error(); err != nil {
+		if err := e.reconfigure(func() hraft.IndexFuture { return add(s.ID, at, 0, maxCall) }); err != nil {
 			return err
 		}
 		e.log.Info("node moved", "node", string(s.ID), "from", string(s.Address), "to", string(at))
@@ -345,7 +345,7 @@ func (e *Engine) promote() error {
 		target--
 	}
 	for _, s := range ready[:max(0, target-voters)] {
-		if err := e.raft.Load().AddVoter(s.ID, s.Address, 0, maxCall).Error(); err != nil {
+		if err := e.reconfigure(func() hraft.IndexFuture { return e.raft.Load().AddVoter(s.ID, s.Address, 0, maxCall) }); err != nil {
 			return err
 		}
 		e.log.Info("node is a voter", "node", string(s.ID))

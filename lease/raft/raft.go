@@ -134,6 +134,7 @@ type Engine struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
+	asked   sync.WaitGroup // what await waits for
 	closed  sync.Once
 	err     error // of Close
 }
@@ -343,6 +344,7 @@ func (e *Engine) Close() error {
 		e.closing.Unlock()
 		e.cancel()
 		e.store.Close()
+		e.asked.Wait()
 		e.err = r.Shutdown().Error()
 		e.lessor.stop()
 		e.conns.closeAll()
