@@ -107,7 +107,9 @@ type EndpointType struct {
 	// by the decoder from the tag, so that docs and behaviour cannot differ. If
 	// the pointer has a method Validate(side Side) []error, it is called after
 	// decoding. If it has a method FromScalar(string) error, the endpoint may be
-	// written as a bare scalar (static: "body").
+	// written as a bare scalar (static: "body"). If the config of an input has a
+	// method Reads(output any) bool, a route is refused whose output, or whose dlq,
+	// has a config that it says yes to: it would read what it writes.
 	NewConfig func() any
 	// Source and Sink are nil for an endpoint that cannot be one.
 	Source func(config any) SourceCapabilities

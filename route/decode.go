@@ -231,6 +231,7 @@ func (d *decoder) decodeRoute(name string, n *node) {
 			d.failAt(output.line, output.col, "output", spec.Output.Type+" keeps the record in its own transaction: commit: separate and checkpoint_store beside it are not supported yet", "")
 		}
 		d.warnIdle(spec)
+		d.circle(spec, output)
 		for _, conflict := range Infer(spec, d.types).Conflicts {
 			d.failAt(output.line, output.col, "output", conflict, "")
 		}
@@ -253,6 +254,21 @@ func (d *decoder) badRecordRule(n *node, spec *Spec) {
 		spec.OnError = OnErrorDLQ
 	case spec.OnError == "":
 		spec.OnError = OnErrorStop
+	}
+}
+
+// circle refuses a route that reads what it writes itself, until the disk is full.
+func (d *decoder) circle(spec *Spec, output *entry) {
+	in, ok := spec.Input.Config.(reader)
+	if !ok {
+		return
+	}
+	const hint = "name another file, or a pattern of the input that leaves it out"
+	if in.Reads(spec.Output.Config) {
+		d.failAt(output.line, output.col, "output", "the input would read what is written here, again and again", hint)
+	}
+	if dlq := spec.DeadLetters(); dlq != nil && in.Reads(dlq.Config) {
+		d.failAt(output.line, output.col, "output", "the input would read its own dead letters", hint)
 	}
 }
 
@@ -464,6 +480,9 @@ type scalarConfig interface{ FromScalar(string) error }
 
 // validator is a config with rules beyond its tags.
 type validator interface{ Validate(side Side) []error }
+
+// reader is the config of an input that may take in what an output writes.
+type reader interface{ Reads(output any) bool }
 
 // decodeConfig decodes what stands behind an endpoint's or a middleware's name.
 func (d *decoder) decodeConfig(e *entry, config any, side Side, path string, reserved []string) {
