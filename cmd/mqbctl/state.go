@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/mqbridge/mqb/actors"
 	"github.com/mqbridge/mqb/checkpoint"
@@ -69,4 +72,84 @@ func localCheckpoints(ctx context.Context, dir, name string) (api.Checkpoints, e
 func hasState(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "raft", "raft.db"))
 	return err == nil
+}
+
+// apply brings the file into the embedded coordinator before anything runs.
+// Routes of other files that ran in the same directory stay there, paused.
+func (l *localRun) apply(ctx context.Context, c lease.Coordinator, list []catalog.Explanation) error {
+	cat := localCatalog(c, l.registry, l.env)
+	if l.fresh {
+		for _, e := range list {
+			if err := cat.Delete(ctx, e.Spec.Name); err != nil && !errors.Is(err, catalog.ErrNotFound) {
+				return err
+			}
+		}
+	}
+	if err := l.applyFile(ctx, cat); err != nil {
+		return err
+	}
+	here := map[string]bool{}
+	for _, e := range list {
+		here[e.Spec.Name] = true
+	}
+	all, err := cat.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		switch {
+		case here[e.Name] && e.Route.Paused:
+			err = cat.Resume(ctx, e.Name)
+		case !here[e.Name] && !e.Route.Paused:
+			err = cat.Pause(ctx, e.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyFile applies the file. A route that was changed so that its position has no
+// meaning any more is refused, but where nothing was ever committed there is no
+// position to lose: the first try of a new user has failed, and its file was mended.
+func (l *localRun) applyFile(ctx context.Context, cat *catalog.Catalog) error {
+	apply := func() ([]catalog.Result, error) {
+		return cat.Apply(ctx, l.text, catalog.ApplyOptions{
+			File: l.name, LookupEnv: l.job.env, Overrides: l.overrides, Position: catalog.Position(l.options.position), ExitOnEmpty: !l.follow,
+		})
+	}
+	results, err := apply()
+	anew := false
+	for _, r := range results {
+		var refused *catalog.Refusal
+		if !errors.As(r.Err, &refused) {
+			continue
+		}
+		if list, _, err := cat.Checkpoints(ctx, r.Route); err == nil && !slices.ContainsFunc(list, committed) {
+			if err := cat.Delete(ctx, r.Route); err != nil {
+				return err
+			}
+			anew = true
+			continue
+		}
+		refused.Hint = strings.Replace(refused.Hint, "apply again with --position", "mqbctl run "+l.name+" --position", 1)
+	}
+	if err == nil && anew {
+		results, err = apply()
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if r.Err != nil {
+			return r.Err
+		}
+	}
+	return nil
+}
+
+// committed: a run got further than to claim the record.
+func committed(c catalog.Checkpoint) bool {
+	return c.Err != nil || c.Record.Version > 0 || len(c.Record.Intents) > 0
 }
