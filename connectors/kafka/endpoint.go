@@ -117,7 +117,7 @@ func byCode(code *kerr.Error, err error) error {
 	case kerr.UnknownTopicOrPartition:
 		return &connectors.Error{Class: connectors.ClassRetryable, Err: err, Hint: "create the topic; it is looked for again"}
 	case kerr.MessageTooLarge, kerr.RecordListTooLarge:
-		return &connectors.Error{Class: connectors.ClassData, Err: err, Hint: "max.message.bytes of the topic is the limit"}
+		return &connectors.Error{Class: connectors.ClassData, Err: err, Hint: "the limit is max.message.bytes of the topic, or message.max.bytes of producer_options where that is less"}
 	case kerr.InvalidRecord, kerr.InvalidTimestamp:
 		return &connectors.Error{Class: connectors.ClassData, Err: err}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	dial "github.com/mqbridge/mqb/dial/kafka"
@@ -71,7 +73,7 @@ var connectionOptions = map[string]setter{
 		s.dial.TLS.AcceptInvalidCerts = s.dial.TLS.AcceptInvalidCerts || !on
 		return err
 	},
-	"socket.connection.setup.timeout.ms": millis(func(s *settings) *time.Duration { return &s.dial.DialTimeout }),
+	"socket.connection.setup.timeout.ms": millis(1, func(s *settings) *time.Duration { return &s.dial.DialTimeout }),
 }
 
 var producerOptions = map[string]setter{
@@ -86,18 +88,19 @@ var producerOptions = map[string]setter{
 	"compression.codec": oneOf(func(s *settings) *string { return &s.codec }, "none", "gzip", "snappy", "lz4", "zstd"),
 	"compression.level": func(s *settings, v string) error {
 		n, err := strconv.Atoi(v)
-		s.level = &n
+		if n >= 0 { // -1 is each codec's default
+			s.level = &n
+		}
 		return err
 	},
 	"message.max.bytes":                     batchMax,
-	"batch.size":                            batchMax,
 	"max.in.flight":                         inFlight,
 	"max.in.flight.requests.per.connection": inFlight,
 	"retries":                               retries,
 	"message.send.max.retries":              retries,
-	"request.timeout.ms":                    millis(func(s *settings) *time.Duration { return &s.request }),
-	"delivery.timeout.ms":                   millis(func(s *settings) *time.Duration { return &s.delivery }),
-	"message.timeout.ms":                    millis(func(s *settings) *time.Duration { return &s.delivery }),
+	"request.timeout.ms":                    millis(100, func(s *settings) *time.Duration { return &s.request }),
+	"delivery.timeout.ms":                   millis(1000, func(s *settings) *time.Duration { return &s.delivery }),
+	"message.timeout.ms":                    millis(1000, func(s *settings) *time.Duration { return &s.delivery }),
 	"partitioner":                           oneOf(func(s *settings) *string { return &s.partitioner }, "consistent_random", "consistent", "murmur2_random", "murmur2"),
 }
 
@@ -136,8 +139,9 @@ var consumerOptions = map[string]setter{
 // route is sent at once and as a whole, fetches size themselves within a bound, and
 // no consumer group is joined.
 var (
+	// batch.size ends a batch and is no limit of a message.
 	unusedByProducer = []string{
-		"linger.ms", "queue.buffering.max.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes", "batch.num.messages",
+		"linger.ms", "queue.buffering.max.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes", "batch.num.messages", "batch.size",
 	}
 	unusedByConsumer = []string{
 		"fetch.min.bytes", "fetch.max.bytes", "fetch.wait.max.ms", "fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.queue.backoff.ms",
@@ -215,11 +219,12 @@ func oneOf(field func(*settings) *string, values ...string) setter {
 	}
 }
 
-func millis(field func(*settings) *time.Duration) setter {
+// millis reads a time of at least least milliseconds.
+func millis(least int64, field func(*settings) *time.Duration) setter {
 	return func(s *settings, v string) error {
 		n, err := strconv.ParseInt(v, 10, 32)
-		if err == nil && n < 1 {
-			err = errors.New("must be at least 1")
+		if err == nil && n < least {
+			err = fmt.Errorf("must be at least %d", least)
 		}
 		*field(s) = time.Duration(n) * time.Millisecond
 		return err
@@ -276,6 +281,7 @@ func retries(s *settings, v string) error {
 // batch that the topic takes, 0 if that is not known.
 func (s *settings) producer(topicMax int32) []kgo.Opt {
 	most := cmp.Or(s.batchBytes, min(topicMax, maxBatchBytes), defaultBatchBytes)
+	most = max(most, minBatchBytes)
 	opts := []kgo.Opt{
 		kgo.RequiredAcks(s.acks),
 		kgo.RecordPartitioner(s.byKey()),
@@ -308,6 +314,9 @@ func (s *settings) producer(topicMax int32) []kgo.Opt {
 const (
 	// maxBatchBytes is what a request has room for; topics may name any limit.
 	maxBatchBytes = 64 << 20
+	// minBatchBytes is the least that a client sends at once. A topic may take less:
+	// what is too large for it is then refused by the broker.
+	minBatchBytes = 512
 	// defaultBatchBytes is what topics take by default (message.max.bytes).
 	defaultBatchBytes = 1_048_588
 	// unknownTopicRetries gives a topic that was just created time to be known by
@@ -324,6 +333,9 @@ func (s *settings) validate() []error {
 	var errs []error
 	if s.idempotence == "true" && s.acks != kgo.AllISRAcks() {
 		errs = append(errs, errors.New("producer_options: enable.idempotence: true needs acks: all"))
+	}
+	if top, ok := topLevel[s.codec]; ok && s.level != nil && *s.level > top {
+		errs = append(errs, fmt.Errorf("producer_options: compression.level: %s has levels up to %d", s.codec, top))
 	}
 	if s.idempotent() && s.inFlight > 5 {
 		errs = append(errs, errors.New("producer_options: max.in.flight: an idempotent producer has at most 5"))
@@ -344,9 +356,25 @@ func (s *settings) compression() kgo.CompressionCodec {
 		c = kgo.ZstdCompression()
 	}
 	if s.level != nil {
-		c = c.WithLevel(*s.level)
+		c = c.WithLevel(level(s.codec, *s.level))
 	}
 	return c
+}
+
+// topLevel is the strongest compression of each codec.
+var topLevel = map[string]int{"gzip": 9, "lz4": 12, "zstd": 22}
+
+// level is n, which counts as the programs of the codec do, as its library counts:
+// those pass over what they do not know and take their default.
+func level(codec string, n int) int {
+	switch codec {
+	case "lz4":
+		levels := []lz4.CompressionLevel{lz4.Fast, lz4.Level1, lz4.Level2, lz4.Level3, lz4.Level4, lz4.Level5, lz4.Level6, lz4.Level7, lz4.Level8, lz4.Level9}
+		return int(levels[min(n, len(levels)-1)])
+	case "zstd":
+		return int(zstd.EncoderLevelFromZstd(cmp.Or(n, 3))) // 0 is the default, which is 3
+	}
+	return n
 }
 
 // byKey picks partitions as librdkafka does, by default too, so that a key stays in

@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -9,8 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
+
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/static"
+	dial "github.com/mqbridge/mqb/dial/kafka"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 	"github.com/mqbridge/mqb/test/harness"
@@ -32,7 +38,9 @@ func TestOptionsThatAreUnknownOrContradictThemselvesAreRefused(t *testing.T) {
 		{route.Output, [][2]string{{"compression.type", "brotli"}}, "zstd"},
 		{route.Output, [][2]string{{"message.max.bytes", secret}}, "message.max.bytes"},
 		{route.Output, [][2]string{{"message.max.bytes", "67108865"}}, "within"},
-		{route.Output, [][2]string{{"delivery.timeout.ms", "0"}}, "at least 1"},
+		{route.Output, [][2]string{{"delivery.timeout.ms", "999"}}, "at least 1000"},
+		{route.Output, [][2]string{{"request.timeout.ms", "99"}}, "at least 100"},
+		{route.Output, [][2]string{{"compression.type", "zstd"}, {"compression.level", "23"}}, "up to 22"},
 		{route.Output, [][2]string{{"retries", "-1"}}, "negative"},
 		{route.Input, [][2]string{{"acks", "all"}}, "unknown option"},
 		{route.Input, [][2]string{{"enable.auto.commit", "true"}}, "must be false"},
@@ -60,6 +68,55 @@ func TestOptionsThatAreUnknownOrContradictThemselvesAreRefused(t *testing.T) {
 	}
 }
 
+// What validation lets through must not be refused by the client when the route runs.
+func TestTheLeastThatAnOptionTakesMakesAProducer(t *testing.T) {
+	t.Parallel()
+	for _, o := range [][2]string{
+		{"delivery.timeout.ms", "1000"}, {"request.timeout.ms", "100"}, {"message.max.bytes", "1000"}, {"retries", "0"}, {"max.in.flight", "1"},
+		{"delivery.timeout.ms", "2147483647"}, {"request.timeout.ms", "2147483647"}, {"message.max.bytes", "67108864"}, {"socket.connection.setup.timeout.ms", "1"},
+	} {
+		cfg := &Config{URL: "a:1", Topic: "t", ProducerOptions: [][2]string{o}}
+		s, errs := cfg.settings(route.Output)
+		if len(errs) > 0 {
+			t.Errorf("%v: %v", o, errs)
+			continue
+		}
+		c, err := dial.Client(s.dial, s.producer(0)...)
+		if err != nil {
+			t.Errorf("%v: %v", o, err)
+			continue
+		}
+		c.Close()
+	}
+}
+
+// The client's libraries take their default instead of a level that they do not know.
+func TestEveryCompressionLevelIsOneThatItsLibraryKnows(t *testing.T) {
+	t.Parallel()
+	for codec, apply := range map[string]func(int) error{
+		"gzip": func(n int) error { _, err := gzip.NewWriterLevel(nil, n); return err },
+		"lz4": func(n int) error {
+			return lz4.NewWriter(nil).Apply(lz4.CompressionLevelOption(lz4.CompressionLevel(n)))
+		},
+		"zstd": func(n int) error {
+			w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.EncoderLevel(n)))
+			if err == nil {
+				_ = w.Close()
+			}
+			return err
+		},
+	} {
+		for n := range topLevel[codec] + 1 {
+			if err := apply(level(codec, n)); err != nil {
+				t.Errorf("%s %d: %v", codec, n, err)
+			}
+		}
+	}
+	if level("lz4", 1) == level("lz4", 9) || level("zstd", 1) == level("zstd", 19) {
+		t.Error("weak and strong are one level")
+	}
+}
+
 func TestOptionsThatMeanNothingHereAreSaidInTheLog(t *testing.T) {
 	t.Parallel()
 	b := harness.Kafka(t)
@@ -82,6 +139,35 @@ func TestOptionsThatMeanNothingHereAreSaidInTheLog(t *testing.T) {
 	}
 	if s := log.String(); !strings.Contains(s, "linger.ms") || strings.Contains(s, "compression") {
 		t.Errorf("%s", s)
+	}
+}
+
+// To librdkafka it is a size of batches: a message beyond it goes alone.
+func TestABatchSizeIsNoLimitOfAMessage(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	w := mustOpenSink(t, newTestSink(t, b.Addr, topic, produce("batch.size", "16384")))
+	if err := w.Write(t.Context(), payloads("a", strings.Repeat("x", 20_000)), 0, 2); err != nil {
+		t.Fatal(err)
+	}
+	if got := consume(t, b, topic); len(got) != 2 {
+		t.Fatalf("%d records", len(got))
+	}
+}
+
+func TestATopicThatTakesLessThanAnyClientSendsStillTakesWhatFits(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1, "max.message.bytes", "400")
+	w := mustOpenSink(t, newTestSink(t, b.Addr, topic))
+	var rows *connectors.RowsError
+	err := w.Write(t.Context(), payloads("a", strings.Repeat("x", 390), "b"), 0, 3)
+	if !errors.As(err, &rows) || len(rows.Rows) != 1 || rows.Rows[0].Index != 1 {
+		t.Fatalf("%v", err)
+	}
+	if got := values(consume(t, b, topic)); fmt.Sprint(got) != "[a b]" {
+		t.Fatalf("%q", got)
 	}
 }
 
