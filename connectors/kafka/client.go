@@ -1,12 +1,14 @@
 package kafka
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	dial "github.com/mqbridge/mqb/dial/kafka"
 )
@@ -54,7 +56,7 @@ func fetcher(e *endpoint, maxRecord int64, partition int32, from position, h *he
 // health watches a client's connections, since kgo tries again for ever and tells
 // nobody, and how well its fetches are compressed. Safe for concurrent use.
 type health struct {
-	failing atomic.Pointer[failure] // nil after a request that worked
+	failing atomic.Pointer[failure] // nil after an answer
 
 	packed, unpacked atomic.Int64 // bytes of the batches since the last resize
 }
@@ -71,13 +73,29 @@ func (h *health) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Co
 	}
 }
 
+// OnBrokerDisconnect implements kgo.HookBrokerDisconnect. A connection that only
+// was idle is followed by answers on another one.
+func (h *health) OnBrokerDisconnect(kgo.BrokerMetadata, net.Conn) { h.fail(errDisconnected) }
+
+var errDisconnected = errors.New("the connection was closed, and no other one could be made")
+
 // OnBrokerE2E implements kgo.HookBrokerE2E. A frozen broker accepts connections,
-// so only an answer counts as health.
-func (h *health) OnBrokerE2E(_ kgo.BrokerMetadata, _ int16, e2e kgo.BrokerE2E) {
+// so only an answer counts as health; and one that lets nobody in answers all that
+// is said up to the login.
+func (h *health) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
 	if err := e2e.Err(); err != nil {
 		h.fail(err)
 		return
 	}
+	switch kmsg.Key(key) {
+	case kmsg.ApiVersions, kmsg.SASLHandshake, kmsg.SASLAuthenticate:
+		return
+	}
+	h.expect()
+}
+
+// expect forgets what failed: an answer came, or one is waited for only from now on.
+func (h *health) expect() {
 	if h.failing.Load() != nil {
 		h.failing.Store(nil)
 	}

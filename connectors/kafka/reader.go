@@ -107,6 +107,10 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 func (r *reader) poll(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, idleWait)
 	defer cancel()
+	if len(r.fetched) > 0 {
+		// Nobody asked for more until now.
+		r.health.expect()
+	}
 	fetches := r.client.PollFetches(wait)
 	r.recycle()
 	r.resize()

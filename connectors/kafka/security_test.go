@@ -31,13 +31,17 @@ func TestTLSAndLogin(t *testing.T) {
 		TLS: a.Issue(t, "broker"), Users: map[string]string{"alice": secret, "carol": secret},
 		Properties: map[string]string{
 			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-			"super.users":           "User:ANONYMOUS;User:alice;User:bob;User:CN=client",
+			"super.users":           "User:ANONYMOUS;User:alice;User:bob;User:dave;User:CN=client",
+			// Clients have to log in again that often.
+			"connections.max.reauth.ms": "2000",
 		},
 	})
 	b.ScramUser(t, "bob", secret)
+	b.ScramUser(t, "dave", secret)
 	t.Run("FromSinkToSource", func(t *testing.T) { testTLSAndLogins(t, b, a) })
 	t.Run("AWrongOneIsPermanentAndSaysNoPassword", func(t *testing.T) { testWrongLogins(t, b, a) })
 	t.Run("AUserWithoutTheRightIsTold", func(t *testing.T) { testRights(t, b, a) })
+	t.Run("ALoginThatIsTakenBackEndsARunThatReads", func(t *testing.T) { testLoginTakenBack(t, b, a) })
 	t.Run("TheWrongListenerIsNamedAsSuch", func(t *testing.T) { testWrongListener(t, b, a) })
 }
 
@@ -242,6 +246,34 @@ func TestNoPasswordGoesInTheClearAndTLSIsNotLeftOutSilently(t *testing.T) {
 	c := &Config{URL: "a:1", Topic: "t", Username: "u", Password: secret}
 	if s, _ := c.settings(route.Input); !s.dial.Encrypted() {
 		t.Error("a user alone does not turn TLS on")
+	}
+}
+
+// The broker answers every question up to the login, so it does not look like one
+// that is down, and the client tries for ever.
+func testLoginTakenBack(t *testing.T, b *harness.KafkaBroker, a *harness.Authority) {
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 10)
+	s := newTestSource(t, b, topic, func(c *Config, _ *route.Spec) {
+		c.URL, c.Username, c.Password, c.TLS.CAFile = b.SASLSSL, "dave", secret, a.CA
+		c.ConsumerOptions = [][2]string{{"sasl.mechanism", "SCRAM-SHA-256"}}
+	})
+	r := openAt(t, s, 0, message.Position{})
+	end := readN(t, r, 10).end
+	began := time.Now()
+	if got, err := b.Admin(t).AlterUserSCRAMs(t.Context(), []kadm.DeleteSCRAM{{User: "dave", Mechanism: kadm.ScramSha256}}, nil); err != nil || !got.Ok() {
+		t.Fatal(got, err)
+	}
+	err := readError(t, r)
+	if c := connectors.Classify(err); c != connectors.ClassConnection && c != connectors.ClassPermanent {
+		t.Errorf("%s: %v", c, err)
+	}
+	if d := time.Since(began); d > 30*time.Second {
+		t.Errorf("noticed after %v", d)
+	}
+	// What the partition does next says why.
+	if _, err := s.Open(t.Context(), s.testClaim(t, 0, end)); connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "username") {
+		t.Errorf("%v", err)
 	}
 }
 

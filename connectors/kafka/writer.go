@@ -107,6 +107,7 @@ func (w *writer) send(ctx context.Context, records []kgo.Record) error {
 	if err != nil {
 		return err
 	}
+	w.health.expect()
 	w.pending.Add(len(records))
 	for k := range records {
 		c.Produce(context.Background(), &records[k], w.promise)
