@@ -2,10 +2,8 @@ package route
 
 import "math"
 
-// arithmetic is exact for sums and products of whole numbers that have 64 bits,
-// else it is done in floating point; with anything that is no number, and where
-// the result is none, the result is null.
-func arithmetic(operator string, left, right evalFunc) evalFunc {
+// both evaluates two sides, the left one first, and makes f of them.
+func both(left, right evalFunc, f func(v, w operand) operand) evalFunc {
 	return func(in evalInput) (operand, error) {
 		v, err := left(in)
 		if err != nil {
@@ -15,13 +13,22 @@ func arithmetic(operator string, left, right evalFunc) evalFunc {
 		if err != nil {
 			return w, err
 		}
+		return f(v, w), nil
+	}
+}
+
+// arithmetic is exact for whole numbers that have 64 bits and have a whole result
+// that does too, else it is done in floating point; with anything that is no number,
+// and where the result is none, the result is null.
+func arithmetic(operator string, left, right evalFunc) evalFunc {
+	return both(left, right, func(v, w operand) operand {
 		v, w = v.toNumber(), w.toNumber()
 		if v.kind != isNumber || w.kind != isNumber {
-			return operand{}, nil
+			return operand{}
 		}
 		if v.exact && w.exact {
 			if n, ok := wholeArithmetic(operator, v.whole, w.whole); ok {
-				return operand{kind: isNumber, exact: true, whole: n, number: float64(n)}, nil
+				return operand{kind: isNumber, exact: true, whole: n, number: float64(n)}
 			}
 		}
 		var f float64
@@ -38,10 +45,10 @@ func arithmetic(operator string, left, right evalFunc) evalFunc {
 			f = math.Mod(v.number, w.number)
 		}
 		if math.IsNaN(f) || math.IsInf(f, 0) {
-			return operand{}, nil
+			return operand{}
 		}
-		return operand{kind: isNumber, number: f}, nil
-	}
+		return operand{kind: isNumber, number: f}
+	})
 }
 
 // wholeArithmetic is arithmetic without rounding; ok is false where the result
@@ -60,6 +67,10 @@ func wholeArithmetic(operator string, v, w int64) (n int64, ok bool) {
 		}
 		n = v * w
 		return n, n/w == v && !(v == -1 && w == math.MinInt64) && !(w == -1 && v == math.MinInt64)
+	case "/":
+		if w != 0 && v%w == 0 && !(w == -1 && v == math.MinInt64) {
+			return v / w, true
+		}
 	case "%":
 		if w != 0 {
 			return v % w, true

@@ -9,6 +9,7 @@ import (
 	"github.com/expr-lang/expr/ast"
 	"github.com/tidwall/gjson"
 
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/message"
 )
 
@@ -24,9 +25,9 @@ import (
 //	number(x) string(x) json(x) len(x) lower(x) upper(x) trim(x)
 //	replace(x, old, new) concat(a, b, …) abs(x) floor(x) ceil(x) round(x)
 //
-// which give null where x is not of their kind. Sums of whole numbers are exact
-// in 64 bits; other arithmetic is done in floating point. Immutable and safe for
-// concurrent use.
+// which give null where x is not of their kind. Arithmetic of whole numbers with a
+// whole result is exact in 64 bits; other arithmetic is done in floating point.
+// Immutable and safe for concurrent use.
 type Expression struct {
 	emit    emitFunc
 	payload bool
@@ -206,7 +207,7 @@ func (v operand) appendJSON(dst []byte) []byte {
 	case isOther:
 		return append(dst, v.text...)
 	case isNumber:
-		if v.text != "" && gjson.Valid(v.text) {
+		if jsontext.IsNumber(bytesOf(v.text)) {
 			return append(dst, v.text...)
 		}
 		return append(dst, v.numberText()...)

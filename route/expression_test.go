@@ -108,3 +108,46 @@ func FuzzExpression(f *testing.F) {
 		}
 	})
 }
+
+// The value of a header may be any bytes; a payload that holds them as they are is no
+// JSON to anybody.
+func TestBinaryMetadataDoesNotMakeJSONThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	b := one(`{}`, "bin", "\xffa\xc3", "nul", "\x00\b")
+	for expression, want := range map[string]string{
+		`{k: meta.bin}`: `{"k":"` + "\ufffda\ufffd" + `"}`,
+		`{k: concat(meta.bin, "x"), l: trim(meta.bin)}`: `{"k":"` + "\ufffda\ufffdx" + `","l":"` + "\ufffda\ufffd" + `"}`,
+		`{k: meta.nul}`:       `{"k":"\u0000\b"}`,
+		`{k: json(meta.bin)}`: `{"k":null}`,
+	} {
+		x, err := route.CompileExpression(expression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := x.Append(nil, []byte(`{}`), b, 0)
+		if err != nil || string(got) != want || !json.Valid(got) {
+			t.Errorf("%s: %q, %v", expression, got, err)
+		}
+	}
+	template, err := route.CompileTemplate(`{"k":"${metadata:bin}"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := template.Append(nil, b, 0, route.RenderOptions{JSON: true}); string(got) != `{"k":"`+"\ufffda\ufffd"+`"}` {
+		t.Errorf("template: %q", got)
+	}
+}
+
+// Regression: the check behind json() recursed, and the stack of a process has an end
+// that nothing recovers from.
+func TestATextOfNothingButBracketsDoesNotEndTheProcess(t *testing.T) {
+	t.Parallel()
+	x, err := route.CompileExpression(`{k: json(x)}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := []byte(`{"x":"` + strings.Repeat("[", 16<<20) + `"}`)
+	if got, err := x.Append(nil, payload, one(string(payload)), 0); string(got) != `{"k":null}` || err != nil {
+		t.Errorf("%.40s, %v", got, err)
+	}
+}

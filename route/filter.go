@@ -3,7 +3,6 @@ package route
 import (
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,7 +17,7 @@ import (
 
 // Filter is a compiled yes-or-no expression over one message:
 //
-//	country == "DE" && amount > 100 and not meta.kind in ["test", "probe"]
+//	country == "DE" && amount > 100 and meta.kind not in ["test", "probe"]
 //
 // Bare and dotted names are fields of the JSON payload, meta.x is a metadata
 // value and always text. What is absent is null: equal to null only, and neither
@@ -300,20 +299,19 @@ func (c *filterCompiler) unary(n *ast.UnaryNode) evalFunc {
 		inner, negative := c.value(n.Node), n.Operator == "-"
 		return func(in evalInput) (operand, error) {
 			v, err := inner(in)
-			v = v.toNumber()
 			if negative {
-				v.text = ""
-				v.number = -v.number
-				v.exact = v.exact && v.whole != math.MinInt64
-				v.whole = -v.whole
+				return v.negated(), err
 			}
-			return v, err
+			return v.toNumber(), err
 		}
 	}
 	return c.fail(n, "%s is not part of filter expressions", n.Operator)
 }
 
 func (c *filterCompiler) binary(n *ast.BinaryNode) evalFunc {
+	if x, ok := n.Left.(*ast.UnaryNode); ok && misread(x, n) {
+		return c.fail(x, "%s is about what stands right behind it, and not about the whole of … %s …: put brackets around that, %[1]s (… %[2]s …)", x.Operator, n.Operator)
+	}
 	switch n.Operator {
 	case "&&", "and", "||", "or":
 		left, right := c.condition(n.Left), c.condition(n.Right)
@@ -356,6 +354,25 @@ func (c *filterCompiler) binary(n *ast.BinaryNode) evalFunc {
 	return c.fail(n, "%s is not part of filter expressions", n.Operator)
 }
 
+// misread reports whether whoever wrote "not a in b" meant "not (a in b)": what it
+// says is "(not a) in b", which is false whatever a is.
+func misread(not *ast.UnaryNode, n *ast.BinaryNode) bool {
+	if not.Operator != "not" && not.Operator != "!" {
+		return false
+	}
+	switch n.Operator {
+	case "&&", "and", "||", "or", "??":
+		return false
+	case "==", "!=":
+		switch n.Right.(type) {
+		case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
+			return true
+		}
+		return not.Operator == "not"
+	}
+	return true
+}
+
 func isArithmetic(operator string) bool {
 	switch operator {
 	case "+", "-", "*", "/", "%":
@@ -376,15 +393,7 @@ func isNumeric(n ast.Node) bool {
 }
 
 func comparison(operator string, left, right evalFunc, numeric bool) evalFunc {
-	return func(in evalInput) (operand, error) {
-		v, err := left(in)
-		if err != nil {
-			return v, err
-		}
-		w, err := right(in)
-		if err != nil {
-			return w, err
-		}
+	return both(left, right, func(v, w operand) operand {
 		if numeric {
 			v, w = v.toNumber(), w.toNumber()
 		}
@@ -405,20 +414,15 @@ func comparison(operator string, left, right evalFunc, numeric bool) evalFunc {
 		case ">=":
 			truth = ordered && order >= 0
 		}
-		return operand{kind: isBool, truth: truth}, nil
-	}
+		return operand{kind: isBool, truth: truth}
+	})
 }
 
 // textual compares two texts; anything else is no match.
 func textual(left, right evalFunc, match func(s, part string) bool) evalFunc {
-	return func(in evalInput) (operand, error) {
-		v, err := left(in)
-		if err != nil {
-			return v, err
-		}
-		w, err := right(in)
-		return operand{kind: isBool, truth: v.kind == isText && w.kind == isText && match(v.text, w.text)}, err
-	}
+	return both(left, right, func(v, w operand) operand {
+		return operand{kind: isBool, truth: v.kind == isText && w.kind == isText && match(v.text, w.text)}
+	})
 }
 
 func (c *filterCompiler) matches(n *ast.BinaryNode) evalFunc {

@@ -170,3 +170,31 @@ func FuzzFilter(f *testing.F) {
 		}
 	})
 }
+
+// Regression: "not a in b" was taken as "(not a) in b", which keeps nothing, and
+// which refuses each record where a is a text.
+func TestANegationThatBindsTighterThanItLooksIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, expression := range []string{
+		`not country in ["DE"]`, `!country in ["DE"]`, `not meta.kind in ["test"]`, `not a == 5`, `!a == 5`, `not a == b`, `!a == "x"`,
+		`not a < 5`, `not a contains "x"`, `!a startsWith "x"`, `not a matches "x"`, `x and not a == "y"`, `!a + 1 > 2`,
+	} {
+		if _, err := route.CompileFilter(expression); err == nil || !strings.Contains(err.Error(), "put brackets around") {
+			t.Errorf("%s: %v", expression, err)
+		}
+	}
+	b := one(`{"country":"DE","ok":true,"a":"xy"}`, "kind", "test")
+	for expression, want := range map[string]bool{
+		`not (country in ["FR"])`: true, `country not in ["DE"]`: false, `!ok == false`: true, `not ok or a == "xy"`: true,
+		`!(a contains "z") and not (meta.kind == "x")`: true, `ok == !none`: true, `a not contains "z"`: true,
+	} {
+		f, err := route.CompileFilter(expression)
+		if err != nil {
+			t.Errorf("%s: %v", expression, err)
+			continue
+		}
+		if got, err := f.Match(b, 0); got != want || err != nil {
+			t.Errorf("%s: %v, %v", expression, got, err)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/expr-lang/expr/ast"
 	"github.com/tidwall/gjson"
+
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
 )
 
 // function is a function of expressions. It is null where an argument is not of
@@ -44,13 +46,15 @@ func ofText(f func(string) string) func([]operand) operand {
 func ofNumber(f func(float64) float64) func([]operand) operand {
 	return func(a []operand) operand {
 		v := a[0].toNumber()
-		if v.kind != isNumber || v.exact && (v.whole >= 0 || f(-1) == -1) {
+		switch {
+		case v.kind != isNumber:
 			return v
+		case !v.isWhole():
+			return operand{kind: isNumber, number: f(v.number)}
+		case v.number < 0 && f(-1) != -1:
+			return v.negated()
 		}
-		if v.exact && v.whole != math.MinInt64 {
-			return operand{kind: isNumber, exact: true, whole: -v.whole, number: -v.number}
-		}
-		return operand{kind: isNumber, number: f(v.number)}
+		return v
 	}
 }
 
@@ -87,9 +91,10 @@ func length(a []operand) operand {
 	return operand{kind: isNumber, exact: true, whole: int64(n), number: float64(n)}
 }
 
-// parseText reads a text that holds JSON.
+// parseText reads a text that holds JSON. The check must not recurse: a record may
+// be a string of nothing but opening brackets.
 func parseText(a []operand) operand {
-	if a[0].kind != isText || !gjson.Valid(a[0].text) || !utf8.ValidString(a[0].text) {
+	if a[0].kind != isText || !jsontext.Valid(bytesOf(a[0].text)) {
 		return operand{}
 	}
 	return operandOf(gjson.Parse(a[0].text))

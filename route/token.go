@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/zeebo/xxh3"
 
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
 	"github.com/mqbridge/mqb/message"
 )
 
@@ -168,31 +169,13 @@ func MessageID(identity string, ordinal int64) (id [32]byte) {
 // view is b as a string without a copy: it changes when b does.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// appendEscaped appends s as the inside of a JSON string.
+// bytesOf is s as bytes without a copy, to be read only.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
+// appendEscaped appends s as the inside of a JSON string; bytes that are no UTF-8,
+// which metadata may hold, become U+FFFD.
 func appendEscaped(dst []byte, s string) []byte {
-	plain := 0
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c >= 0x20 && c != '"' && c != '\\' {
-			continue
-		}
-		dst = append(dst, s[plain:i]...)
-		plain = i + 1
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		default:
-			const digits = "0123456789abcdef"
-			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
-		}
-	}
-	return append(dst, s[plain:]...)
+	return jsontext.AppendEscaped(dst, bytesOf(s))
 }
 
 func osEnv(name string) (string, bool) { return os.LookupEnv(name) }
