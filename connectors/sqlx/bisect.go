@@ -16,10 +16,18 @@ func (w *writer) refused(ctx context.Context, t *txn, swap *connectors.Swap, op 
 	if rollback := w.rollback(ctx); rollback != nil {
 		return rollback
 	}
+	if dial.Code(err) != "" && !w.pg.IsClosed() {
+		if altered := w.altered(ctx, t); altered != nil {
+			return w.broken(ctx, swap, op, altered)
+		}
+	}
 	if dial.Classify(err) != dial.ClassData {
 		return w.broken(ctx, swap, op, err)
 	}
 	bad, searchErr := w.bisect(ctx, t, op == opCommit)
+	if searchErr == nil {
+		searchErr = w.altered(ctx, t) // meanwhile
+	}
 	switch {
 	case searchErr != nil:
 		return w.broken(ctx, swap, "look for the row that was refused", searchErr)

@@ -208,6 +208,18 @@ func TestLettersInTheSameDatabaseArePartOfTheTransaction(t *testing.T) {
 		}
 		last.Discard()
 		expect(t, url, "SELECT (SELECT count(*) FROM t) || '/' || (SELECT count(*) FROM dead)", "2/2")
+
+		// Their table is one more that may be altered meanwhile.
+		harness.PostgresExec(t, url, "ALTER TABLE dead ALTER error TYPE bytea USING NULL")
+		altered := r.writer.Begin().(connectors.LetterTxn)
+		if err := errors.Join(altered.Add(batchOf(1, func(int) string { return `{"id":4}` }), 0, 1), altered.AddLetters(letter("c"), 0, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.commitTxn(t.Context(), altered); connectors.Classify(err) != connectors.ClassRetryable || !strings.Contains(err.Error(), "was altered while the route ran") {
+			t.Errorf("%s: class %s: %v", name, connectors.Classify(err), err)
+		}
+		altered.Discard()
+		expect(t, url, "SELECT (SELECT count(*) FROM t) || '/' || (SELECT count(*) FROM dead)", "2/2")
 		_ = r.writer.Close()
 		_ = sink.Close()
 	}

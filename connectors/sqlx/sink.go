@@ -157,6 +157,7 @@ type prepared struct {
 	sink    *sink
 	conn    *pgx.Conn
 	session string
+	look    *pgconn.StatementDescription // of shapeSQL
 	plan
 	target  *target      // with columns: auto; nil for a table that is to be made
 	letters *lettersPlan // of the dlq, where this is it or it is in the same system
@@ -169,12 +170,16 @@ type plan struct {
 	copy    bool
 	types   []columnType // of the statement's values
 	formats []int16
+	shape   shape // of the table that an INSERT writes to
 }
 
 func (p *prepared) describe(ctx context.Context) error {
 	var err error
 	if p.session, err = dial.Session(ctx, p.conn); err != nil {
 		return p.sink.classed("name the session", err)
+	}
+	if p.look, err = p.conn.PgConn().Prepare(ctx, shapeName, shapeSQL, nil); err != nil {
+		return p.sink.classed("prepare the look at the table", err)
 	}
 	switch cfg := p.sink.cfg; {
 	case p.sink.letterbox:
@@ -209,11 +214,18 @@ func (p *prepared) describe(ctx context.Context) error {
 
 // planStatement looks at the types that the values of a statement have.
 func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, name string, stmt *statement, copy bool) (plan, error) {
+	x := plan{stmt: stmt, copy: copy}
+	if stmt.table != "" {
+		var err error
+		if x.shape, err = readShape(ctx, conn, stmt.table); err != nil {
+			return plan{}, s.classed("look at table "+stmt.table, err)
+		}
+	}
 	var oids []uint32
 	if copy {
-		d, err := conn.PgConn().Prepare(ctx, "", "SELECT "+stmt.copyColumns+" FROM "+stmt.copyTable+" LIMIT 0", nil)
+		d, err := conn.PgConn().Prepare(ctx, "", "SELECT "+stmt.copyColumns+" FROM "+stmt.table+" LIMIT 0", nil)
 		if err != nil {
-			return plan{}, s.classed("look at table "+stmt.copyTable, err)
+			return plan{}, s.classed("look at table "+stmt.table, err)
 		}
 		for _, f := range d.Fields {
 			oids = append(oids, f.DataTypeOID)
@@ -226,15 +238,14 @@ func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, name string, s
 		oids = d.ParamOIDs
 	}
 	if len(oids) != stmt.width() {
-		return plan{}, connectors.Permanent(fmt.Errorf("route %s: sqlx: %d values for %d columns of table %s", s.spec.Name, stmt.width(), len(oids), stmt.copyTable),
+		return plan{}, connectors.Permanent(fmt.Errorf("route %s: sqlx: %d values for %d columns of table %s", s.spec.Name, stmt.width(), len(oids), stmt.table),
 			"name the columns in insert_query")
 	}
-	types, err := typesOf(ctx, conn, oids)
-	if err != nil {
+	var err error
+	if x.types, err = typesOf(ctx, conn, oids); err != nil {
 		return plan{}, s.classed("look at the types of the values", err)
 	}
-	x := plan{stmt: stmt, copy: copy, types: types}
-	for _, t := range types {
+	for _, t := range x.types {
 		x.formats = append(x.formats, formatOf(t.oid))
 	}
 	return x, nil
@@ -287,7 +298,7 @@ func (p *prepared) Open(ctx context.Context, claim connectors.Claim) (connectors
 		}
 		return &letters{w: w}, nil
 	}
-	w, err := p.sink.newWriter(ctx, p.conn, claim, rowsName, p.plan, p.target)
+	w, err := p.newWriter(ctx, p.sink, claim, rowsName, p.plan, p.target)
 	if err != nil {
 		return nil, err
 	}
@@ -313,14 +324,15 @@ func (p *prepared) openLetters(ctx context.Context, to *sink, claim connectors.C
 			return nil, err
 		}
 	}
-	return to.newWriter(ctx, p.conn, claim, lettersName, p.letters.plan, p.letters.target)
+	return p.newWriter(ctx, to, claim, lettersName, p.letters.plan, p.letters.target)
 }
 
-func (s *sink) newWriter(ctx context.Context, conn *pgx.Conn, claim connectors.Claim, name string, p plan, x *target) (*writer, error) {
-	w := &writer{sink: s, conn: conn, pg: conn.PgConn(), claim: claim, name: name, plan: p, rowsPrepared: map[int]bool{1: true}}
+// newWriter makes a writer of sink to on the connection.
+func (p *prepared) newWriter(ctx context.Context, to *sink, claim connectors.Claim, name string, rows plan, x *target) (*writer, error) {
+	w := &writer{sink: to, conn: p.conn, pg: p.conn.PgConn(), claim: claim, look: p.look, name: name, plan: rows, rowsPrepared: map[int]bool{1: true}}
 	if x != nil {
-		if err := x.prepareStage(ctx, conn); err != nil {
-			return nil, s.classed("make the temporary table of upserts", err)
+		if err := x.prepareStage(ctx, p.conn); err != nil {
+			return nil, to.classed("make the temporary table of upserts", err)
 		}
 		w.target.Store(x)
 	}

@@ -24,10 +24,13 @@ type statement struct {
 	params            [][2]int
 	// once: the server refuses such a statement when a key comes twice in it (DO UPDATE).
 	once bool
+	// table is what an INSERT INTO writes to, as the query spells it; "" for any
+	// other statement.
+	table string
 	// copyTo is "t (a, b)" when the values are the tokens themselves and nothing
 	// follows them, so that COPY writes the same rows; copyColumns is "a, b",
 	// or "*" if the query names none.
-	copyTo, copyTable, copyColumns string
+	copyTo, copyColumns string
 }
 
 // Tokens that no configuration can write: the payload as it is, and an object of
@@ -41,8 +44,8 @@ const (
 func wholePayload(table tableName) *statement {
 	name := table.quoted()
 	return &statement{
-		sql:    "INSERT INTO " + name + ` ("payload") VALUES ($1)`,
-		copyTo: name + ` ("payload")`, copyTable: name, copyColumns: `"payload"`,
+		sql:   "INSERT INTO " + name + ` ("payload") VALUES ($1)`,
+		table: name, copyTo: name + ` ("payload")`, copyColumns: `"payload"`,
 	}
 }
 
@@ -72,15 +75,23 @@ func parseStatement(query string) (*statement, error) {
 			return nil, errors.New("one statement only: there is a ; inside")
 		}
 	}
-	s.findValues(words)
+	if len(words) > 2 && words[0].is("INSERT") && words[1].is("INTO") {
+		s.table = s.sql[words[2].from:words[1+tableWords(words[2:])].to]
+		s.findValues(words)
+	}
 	return s, nil
+}
+
+// tableWords is how many words "t" or "s.t" are, at the start of words.
+func tableWords(words []word) int {
+	if len(words) > 2 && words[1].text == "." {
+		return 3
+	}
+	return 1
 }
 
 // findValues looks for INSERT INTO … VALUES ( … ) … and sets what follows from it.
 func (s *statement) findValues(words []word) {
-	if len(words) < 6 || !words[0].is("INSERT") || !words[1].is("INTO") {
-		return
-	}
 	open := 0
 	for i, depth := 2, 0; i < len(words) && open == 0; i++ {
 		depth += words[i].nesting()
@@ -134,21 +145,17 @@ func (s *statement) setCopy(target []word) {
 	if len(target) == 0 {
 		return // "INSERT INTO VALUES": the server says what is missing
 	}
-	n := 1
-	if len(target) > 2 && target[1].text == "." {
-		n = 3
-	}
-	table := s.sql[target[0].from:target[n-1].to]
+	n := tableWords(target)
 	if n == len(target) {
-		s.copyTo, s.copyTable, s.copyColumns = table, table, "*"
+		s.copyTo, s.copyColumns = s.table, "*"
 		return
 	}
 	last := target[len(target)-1]
 	if target[n].text != "(" || last.text != ")" {
 		return
 	}
-	s.copyTable, s.copyColumns = table, s.sql[target[n].to:last.from]
-	s.copyTo = table + " (" + s.copyColumns + ")"
+	s.copyColumns = s.sql[target[n].to:last.from]
+	s.copyTo = s.table + " (" + s.copyColumns + ")"
 }
 
 // of names the statement for people.

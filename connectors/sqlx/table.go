@@ -89,6 +89,7 @@ type table struct {
 	name    string // quoted, with its schema
 	oid     uint32
 	columns []tableColumn
+	shape   shape
 }
 
 func (t *table) has(column string) bool {
@@ -101,8 +102,12 @@ var errNoTable = errors.New("no such table")
 // readTable looks a table up. Columns that the server computes are left out.
 func readTable(ctx context.Context, conn *pgx.Conn, name tableName) (*table, error) {
 	var t table
+	var err error
+	if t.shape, err = readShape(ctx, conn, name.quoted()); err != nil {
+		return nil, err
+	}
 	var schema, relation string
-	err := conn.QueryRow(ctx, `SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+	err = conn.QueryRow(ctx, `SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.oid = to_regclass($1)`, name.quoted()).Scan(&t.oid, &schema, &relation)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errNoTable

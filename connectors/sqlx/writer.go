@@ -29,6 +29,7 @@ type writer struct {
 	claim connectors.Claim
 	store *ckpt.Store
 	fence *pgconn.StatementDescription
+	look  *pgconn.StatementDescription
 	plan
 	// name begins the names of the prepared statements and of the temporary table:
 	// two writers share a session where a dlq is in the same database.
@@ -161,7 +162,7 @@ func (w *writer) ignore(name string) {
 	}
 	w.ignored.names[name] = true
 	w.claim.Log.Warn("a field of the messages has no column and is left out", "table", w.target.Load().table.name, "field", name,
-		"hint", "add the column and restart the route, or set extra_column")
+		"hint", "add the column, or set extra_column")
 }
 
 // commit is one transaction: the rows first, then in one flight the fence and the
@@ -171,17 +172,13 @@ func (w *writer) ignore(name string) {
 func (w *writer) commit(ctx context.Context, t *txn, swap *connectors.Swap) error {
 	w.busy.Lock()
 	defer w.busy.Unlock()
-	batch := &pgconn.Batch{}
-	want := 1
+	var fence [][]byte
 	if swap != nil {
-		fence, err := ckpt.FenceArgs(swap.Key, swap.Expected, swap.Record)
-		if err != nil {
+		var err error
+		if fence, err = ckpt.FenceArgs(swap.Key, swap.Expected, swap.Record); err != nil {
 			return w.failed(opCommit, err)
 		}
-		batch.ExecStatement(w.fence, fence, nil, nil)
-		want = 2
 	}
-	batch.ExecParams("COMMIT", nil, nil, nil, nil)
 	if t.raw && t.Rows() > 0 {
 		if err := w.encodeRaw(ctx, t); err != nil {
 			return err
@@ -201,6 +198,9 @@ func (w *writer) commit(ctx context.Context, t *txn, swap *connectors.Swap) erro
 			if rollback := w.rollback(ctx); rollback != nil {
 				return rollback
 			}
+			if altered := w.altered(ctx, t); altered != nil {
+				err = altered
+			}
 			return w.broken(ctx, swap, opLetters, err)
 		}
 	}
@@ -208,6 +208,16 @@ func (w *writer) commit(ctx context.Context, t *txn, swap *connectors.Swap) erro
 	if err := w.claim.Gate(); err != nil {
 		return errors.Join(err, w.rollback(ctx))
 	}
+	batch, shapes := &pgconn.Batch{}, w.shapes(t)
+	for _, s := range shapes {
+		s.verify(batch, w.look)
+	}
+	want := len(shapes) + 1
+	if swap != nil {
+		batch.ExecStatement(w.fence, fence, nil, nil)
+		want++
+	}
+	batch.ExecParams("COMMIT", nil, nil, nil, nil)
 	hook.At("tx.before-fence")
 	results, err := w.pg.ExecBatch(ctx, batch).ReadAll()
 	if err == nil {
@@ -220,7 +230,9 @@ func (w *writer) commit(ctx context.Context, t *txn, swap *connectors.Swap) erro
 	case err == nil:
 		hook.At("tx.committed")
 		return nil
-	case swap != nil && dial.Code(err) == dial.CodeDivisionByZero && len(results) == 0:
+	case dial.Code(err) == dial.CodeDivisionByZero && len(results) < len(shapes):
+		err = fmt.Errorf("table %s %w", shapes[len(results)].table, errAltered)
+	case swap != nil && dial.Code(err) == dial.CodeDivisionByZero && len(results) == len(shapes):
 		return w.fenced(ctx, *swap)
 	case dial.Classify(err) == dial.ClassData:
 		return w.refused(ctx, t, swap, opCommit, err) // a deferred constraint
