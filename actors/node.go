@@ -35,7 +35,7 @@ type Desired struct {
 }
 
 // Config is what a node's actors work with. All of it is required but Timing,
-// Draining and Observe.
+// Draining, Observe and Left.
 type Config struct {
 	Name        string // of this node
 	Instance    string
@@ -55,6 +55,9 @@ type Config struct {
 	Draining func() bool
 	// Observe is told what happens to partitions; nil for nobody. It must not block.
 	Observe func(Event)
+	// Left is told the last counts of a partition that leaves this node, with what
+	// it committed on the way out; nil for nobody. It must not block.
+	Left func(Run)
 }
 
 // Timing are the supervision's deadlines. Zero values take the defaults.
@@ -159,15 +162,7 @@ func (n *Node) Runs() []Run {
 	n.mu.Unlock()
 	out := make([]Run, 0, len(views))
 	for _, v := range views {
-		out = append(out, Run{
-			Status:    v.status(),
-			Bytes:     v.stats.Bytes.Load(),
-			Commits:   v.stats.Commits.Load(),
-			FenceWait: time.Duration(v.stats.FenceWait.Load()),
-			RunTime:   time.Duration(v.stats.RunTime.Load()),
-			Input:     v.stats.Input.Counts(),
-			Output:    v.stats.Output.Counts(),
-		})
+		out = append(out, v.run())
 	}
 	return out
 }
@@ -204,6 +199,9 @@ func (n *Node) addView(v *view) {
 }
 
 func (n *Node) dropView(v *view) {
+	if n.cfg.Left != nil {
+		n.cfg.Left(v.run()) // before Stop can see that it is gone
+	}
 	n.mu.Lock()
 	if n.views[v.key] == v {
 		delete(n.views, v.key)

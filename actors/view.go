@@ -87,3 +87,15 @@ func (v *view) status() lease.PartitionStatus {
 	}
 	return s
 }
+
+func (v *view) run() Run {
+	return Run{
+		Status:    v.status(),
+		Bytes:     v.stats.Bytes.Load(),
+		Commits:   v.stats.Commits.Load(),
+		FenceWait: time.Duration(v.stats.FenceWait.Load()),
+		RunTime:   time.Duration(v.stats.RunTime.Load()),
+		Input:     v.stats.Input.Counts(),
+		Output:    v.stats.Output.Counts(),
+	}
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -133,5 +134,55 @@ func TestCopyKilledAndResumedWritesEachLineOnce(t *testing.T) {
 	}
 	if len(lines) != n {
 		t.Errorf("%d lines", len(lines))
+	}
+}
+
+// cutShort interrupts a copy of in to out when a few lines are there, and returns what it said.
+func cutShort(t *testing.T, dir, in, out string, more ...string) (summary, string) {
+	t.Helper()
+	args := append([]string{"copy", in + "|limiter?messages_per_second=8000", out, "--batch-size", "100", "--data-dir", filepath.Join(dir, "state"), "-o", "json"}, more...)
+	cmd := process(t, args...)
+	var printed, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &printed, &errOut
+	before := len(wholeFile(t, out))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a few lines", func() bool { return len(wholeFile(t, out)) > before+20_000 })
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Fatalf("%v: %s", err, errOut.String())
+	}
+	var s summary
+	if err := json.Unmarshal(printed.Bytes(), &s); err != nil {
+		t.Fatalf("%v: %s", err, printed.String())
+	}
+	return s, errOut.String()
+}
+
+func wholeFile(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// What an interrupted copy commits on its way out is in its counts: every record
+// that was read is in one of them (invariant 4), and the file has as many lines.
+func TestTheCountsOfAnInterruptedCopyAreThoseOfItsEnd(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, out := csvFile(t, dir, 100_000), filepath.Join(dir, "out.jsonl")
+	s, said := cutShort(t, dir, in, out)
+	if n := bytes.Count(wholeFile(t, out), []byte("\n")); int64(n) != s.Records || s.Read != s.Records+s.Counters.Returned || s.Partitions != 1 {
+		t.Errorf("%d lines: %+v", n, s)
+	}
+	if !strings.Contains(said, "interrupted") || !strings.Contains(said, "--resume goes on") {
+		t.Error(said)
 	}
 }

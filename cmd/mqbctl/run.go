@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/mqbridge/mqb/actors"
@@ -191,6 +194,10 @@ type localRun struct {
 	// expected counts the partitions of each route of the file that runs.
 	expected map[string]int
 	tree     chan *actors.Node
+
+	mu       sync.Mutex
+	draining bool
+	left     []actors.Run // partitions that left since then
 }
 
 func (l *localRun) run(ctx context.Context, c lease.Coordinator) (read int64, err error) {
@@ -198,6 +205,7 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) (read int64, er
 		Name: localNode, Cluster: localNode, Address: localNode, Version: cluster.Version,
 		Coordinator: c, Registry: l.registry, DataDir: l.env.DataDir, Budget: l.env.Budget, Log: l.log,
 		NewRunner: func(c actors.Config) (cluster.Runner, error) {
+			c.Left = l.gone
 			n, err := actors.New(c)
 			if err == nil {
 				l.tree <- n
@@ -224,15 +232,15 @@ func (l *localRun) run(ctx context.Context, c lease.Coordinator) (read int64, er
 		// Every run has committed and ended: there is nothing to hand over.
 		cancel()
 	} else {
-		sum = l.drain(hard, node, tree, sum)
+		sum = l.drain(hard, node, tree)
 	}
 	<-ended
 	return sum.Read, l.finish(sum, end)
 }
 
-// drain stops the node in order and returns what the runs had done by then. They
-// go one by one, and their counts with them.
-func (l *localRun) drain(ctx context.Context, node *cluster.Node, tree *actors.Node, sum summary) summary {
+// drain stops the node in order and returns what the runs had done when each of
+// them was over: what they commit on the way out counts.
+func (l *localRun) drain(ctx context.Context, node *cluster.Node, tree *actors.Node) summary {
 	ctx, cancel := context.WithTimeout(ctx, runDrain)
 	defer cancel()
 	// The only node of its cluster leaves: that its partitions have no place now is
@@ -240,21 +248,27 @@ func (l *localRun) drain(ctx context.Context, node *cluster.Node, tree *actors.N
 	if l.options.logLevel == "" {
 		l.level.Set(slog.LevelError)
 	}
-	stopped := make(chan error, 1)
-	go func() { stopped <- node.Stop(ctx) }()
-	for {
-		changed := tree.Changed()
-		if s := summarize(tree.Runs(), time.Since(l.started)); s.Read >= sum.Read {
-			sum = s
-		}
-		select {
-		case <-changed:
-		case err := <-stopped:
-			if err != nil {
-				fmt.Fprintln(l.err, "warning: not everything was committed; it will be read again:", err)
-			}
-			return sum
-		}
+	l.mu.Lock()
+	l.draining = true
+	l.mu.Unlock()
+	if err := node.Stop(ctx); err != nil {
+		fmt.Fprintln(l.err, "warning: not everything was committed; it will be read again:", err)
+	}
+	last := map[[2]string]actors.Run{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range append(tree.Runs(), l.left...) {
+		last[[2]string{r.Status.Route, r.Status.Partition}] = r
+	}
+	return summarize(slices.Collect(maps.Values(last)), time.Since(l.started))
+}
+
+// gone is told the last counts of a partition.
+func (l *localRun) gone(r actors.Run) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.draining {
+		l.left = append(l.left, r)
 	}
 }
 
