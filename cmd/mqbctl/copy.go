@@ -71,7 +71,8 @@ followed until an interrupt, or with --drain up to what is there now. A copy tha
 ends starts at the beginning (of a Kafka topic: at the offsets of its group_id, if
 it has some); one that follows starts where the endpoint's own rule says. One that
 was cut short goes on where it was with --resume, and so does a later one of the
-same SRC, DST and --filter.
+same SRC, DST and --filter; without --resume it is refused, unless --no-resume
+says that it starts anew. A file that is there and that no mqb wrote is appended to.
 
 The summary is written to standard output (to standard error where that is DST),
 all else to standard error. Exits with 1 if anything was not delivered.`,
@@ -98,7 +99,7 @@ all else to standard error. Exits with 1 if anything was not delivered.`,
 	f.Int64Var(&o.limit, "limit", 0, "end after `n` records of the input")
 	f.StringVar(&o.filter, "filter", "", "copy only records for which this `expression` is true")
 	f.BoolVar(&o.resume, "resume", false, "go on where the last copy of the same SRC, DST and --filter ended")
-	f.BoolVar(&o.noResume, "no-resume", false, "start at the beginning (the default)")
+	f.BoolVar(&o.noResume, "no-resume", false, "start at the beginning, whatever an earlier copy has left")
 	f.StringVar(&o.existing, "existing-parts", "fail", "when DST has files that another copy wrote: `fail`, or skip to go on behind them (a file) or beside them (parts)")
 	_ = f.MarkHidden("existing-parts") // the key's own name, of which --append is one value
 	f.BoolVar(&o.appendTo, "append", false, "when another copy wrote DST: go on behind what a file holds; leave out the records that a directory of parts holds")
@@ -195,16 +196,18 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 		b := newBounds(o.limit, o.wait, o.drain)
 		j.registry = registry.WithSources(b.sources)
 	}
-	if f, ok := spec.Output.Config.(*file.Config); ok && (f.Path == "-" || f.Path == "/dev/stdout") {
+	if f, ok := spec.Output.Config.(*file.Config); ok && standardOutput(f) {
 		j.summary = c.err
 	}
-	_, statErr := os.Stat(o.dataDir)
-	began := statErr == nil
+	began := hasState(o.dataDir)
 	switch {
 	case o.resume && !began:
-		fmt.Fprintln(c.err, "nothing to resume: this copy starts at the beginning; the state of this copy is in", o.dataDir)
-	case began && !o.resume && !o.noResume:
-		fmt.Fprintln(c.err, "note: an earlier copy of these left off; this one starts at the beginning, --resume goes on where that one ended")
+		fmt.Fprintln(c.err, "nothing to resume: no copy of the same SRC, DST and --filter was cut short here, so this one starts at the beginning; the state of this copy is in", o.dataDir)
+	case began && !o.resume && !o.noResume && why == "" && keeps(spec.Output):
+		return &api.Error{
+			Message: "an earlier copy of the same SRC, DST and --filter has left its position", Code: api.CodeRefused,
+			Hint: "--resume goes on where it ended, --no-resume forgets that and starts at the beginning",
+		}
 	case o.resume || o.verbose > 0:
 		fmt.Fprintln(c.err, "the state of this copy is in", o.dataDir)
 	}
@@ -231,6 +234,19 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	}
 	return unnamed(err, id)
 }
+
+// keeps reports whether an output still has what an earlier copy wrote there: to
+// write that again is nothing that should happen by itself (invariant 9).
+func keeps(e route.Endpoint) bool {
+	switch c := e.Config.(type) {
+	case *file.Config:
+		return !standardOutput(c)
+	default:
+		return e.Type != "null" && e.Type != "memory"
+	}
+}
+
+func standardOutput(c *file.Config) bool { return c.Path == "-" || c.Path == "/dev/stdout" }
 
 // spec is the route that a copy is.
 func (o *copyOptions) spec(id string, types route.Types) (*route.Spec, error) {
