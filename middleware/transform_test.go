@@ -265,6 +265,44 @@ func TestANumberOfHugeExponentIsRefusedWhereItWouldBeCompared(t *testing.T) {
 	}
 }
 
+// Regression: the validator took minutes for an integer of some millions of digits,
+// and panicked where they were a fraction, so that the route could not even drop it.
+func TestANumberOfAMillionDigitsIsRefusedWhereItWouldBeCompared(t *testing.T) {
+	t.Parallel()
+	m := build(t, "transform: {schema: {type: object, properties: {a: {type: number, multipleOf: 0.1}}}}", "drop")
+	digits := strings.Repeat("1", 2_000_000)
+	b := batch(`{"a":`+digits+`}`, `{"a":0.`+digits+`}`, `{"a":[0.`+digits+`]}`, `{"a":1.5}`, `{"b":`+strings.Repeat("1", 1000)+`}`)
+	if bad, said := transformed(t, m, b); fmt.Sprint(bad) != "[0 1 2]" || strings.Count(said, "field a has too many digits to be compared") != 2 {
+		t.Errorf("bad %v: %s", bad, said)
+	}
+}
+
+// Regression: a number in the configuration went through a float, so that a constant,
+// a default or a bound of a schema was another one than was written, and one with a
+// leading zero was read as octal.
+func TestNumbersOfTheConfigurationKeepTheirDigits(t *testing.T) {
+	t.Parallel()
+	const big, long, huge = "18446744073709551615", "0.1000000000000000055511151231257827", "1e400"
+	m := build(t, "transform: {mapping: {a: "+big+", b: "+long+", c: ["+huge+", 1.10, -0, 7], d: {e: 12345678901234567890.5}, t: \"01234\", f: true, n: null}}", "drop")
+	b := batch(`{}`)
+	want := `{"a":` + big + `,"b":` + long + `,"c":[` + huge + `,1.10,-0,7],"d":{"e":12345678901234567890.5},"t":"01234","f":true,"n":null}`
+	if bad, said := transformed(t, m, b); bad != nil || string(b.Payload(0)) != want {
+		t.Errorf("%s %v %s", b.Payload(0), bad, said)
+	}
+	m = build(t, "transform: {schema: {type: object, default: null, properties: {a: {default: "+big+"}, c: {const: "+big+"}, m: {maximum: "+big+"}}}}", "drop")
+	b = batch(`{}`, `{"a":1,"c":`+big+`,"m":`+big+`}`, `{"a":1,"c":18446744073709551614}`, `{"a":1,"m":18446744073709551616}`)
+	if bad, said := transformed(t, m, b); fmt.Sprint(bad) != "[2 3]" || string(b.Payload(0)) != `{"a":`+big+`}` {
+		t.Errorf("%s %v %s", b.Payload(0), bad, said)
+	}
+	for _, text := range []string{"01234", "1_000", "0x1F", "+5", ".5", "5.", "0b11", "0o17", "nan", "Infinity", "[01]", "{x: 007}"} {
+		for _, config := range []string{"mapping: {a: " + text + "}", "schema: {type: object, default: " + text + "}"} {
+			if said := refused(t, "input", "transform: {"+config+"}"); !strings.Contains(said, "put it in quotes") {
+				t.Errorf("%s: %s", config, said)
+			}
+		}
+	}
+}
+
 // mapping, then expression, then schema.
 func TestTransformOrder(t *testing.T) {
 	t.Parallel()

@@ -22,9 +22,10 @@ const jsonContent = "application/json"
 // schemaURL names the schema of a route; it cannot be fetched from anywhere.
 const schemaURL = "mqb:///schema.json"
 
-// maxExponent bounds the exponents of numbers that a schema compares: comparing
-// exactly costs as many digits.
-const maxExponent = 10_000
+// maxDigits bounds the digits of numbers that a schema compares, and their exponents,
+// since comparing exactly costs as many: a number of a few million digits takes the
+// library minutes, and where they are a fraction, it panics.
+const maxDigits = 10_000
 
 // treeSchema applies any JSON schema: the record becomes a tree whose scalars
 // are still text, the schema's types and defaults are worked into it, and the
@@ -200,8 +201,11 @@ func (t *tree) value(path string) (any, error) {
 	case 'n':
 		return nil, nil
 	}
+	if len(t.raw) > maxDigits {
+		return nil, &fieldError{path, "has too many digits to be compared"}
+	}
 	if i := bytes.IndexAny(t.raw, "eE"); i >= 0 {
-		if e, err := strconv.Atoi(string(t.raw[i+1:])); err != nil || e > maxExponent || e < -maxExponent {
+		if e, err := strconv.Atoi(string(t.raw[i+1:])); err != nil || e > maxDigits || e < -maxDigits {
 			return nil, &fieldError{path, "has an exponent too large to be compared"}
 		}
 	}

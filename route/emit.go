@@ -3,10 +3,13 @@ package route
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mqbridge/mqb/connectors/file/jsontext"
 )
 
 // Normalized is the route's own YAML: variables replaced, aliases expanded, keys
@@ -97,7 +100,8 @@ func scalarText(s string, isString bool) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// plain converts a node to what a field of type any holds.
+// plain converts a node to what a field of type any holds: a number as int64 where it
+// is one, else as json.Number, since a float would change its digits.
 func (n *node) plain() any {
 	switch n.kind {
 	case mappingNode:
@@ -116,22 +120,34 @@ func (n *node) plain() any {
 		return nil
 	}
 	if !n.quoted {
-		switch n.text {
-		case "true":
+		switch {
+		case n.text == "true":
 			return true
-		case "false":
+		case n.text == "false":
 			return false
-		}
-		number := strings.ReplaceAll(n.text, "_", "")
-		if i, err := strconv.ParseInt(number, 0, 64); err == nil {
-			return i
-		}
-		if f, err := strconv.ParseFloat(number, 64); err == nil {
-			return f
+		case jsontext.IsNumber([]byte(n.text)):
+			if i, err := strconv.ParseInt(n.text, 10, 64); err == nil && n.text != "-0" {
+				return i
+			}
+			return json.Number(n.text)
 		}
 	}
 	n.quoted = true
 	return n.text
+}
+
+// checkPlain refuses what is a number to some readers of YAML, which do not agree on
+// its value, and a text to others: 0123, 1_000, 0x1F, .5, nan.
+func (d *decoder) checkPlain(n *node, path string) {
+	for _, e := range n.entries {
+		d.checkPlain(e.value, join(path, e.key))
+	}
+	for i, x := range n.items {
+		d.checkPlain(x, fmt.Sprintf("%s[%d]", path, i))
+	}
+	if n.kind == scalarNode && !n.quoted && !n.replaced && n.text != "true" && n.text != "false" && looksTyped(n.text) && !jsontext.IsNumber([]byte(n.text)) {
+		d.fail(n, path, fmt.Sprintf("%q is a number to some and a text to others", n.text), "put it in quotes, or write the number as JSON does")
+	}
 }
 
 // sortEntries orders a mapping by rank, or by name if rank is nil.

@@ -207,6 +207,7 @@ func (d *decoder) decodeValue(n *node, v reflect.Value, path, key string) {
 			d.fail(n, path, "must be a mapping, not "+n.kind.String(), "")
 			return
 		}
+		d.checkPlain(n, path)
 		v.Set(reflect.ValueOf(n.ordered()))
 		return
 	}
@@ -242,7 +243,10 @@ func (d *decoder) decodeValue(n *node, v reflect.Value, path, key string) {
 	case reflect.Slice, reflect.Array:
 		d.decodeList(n, v, path, key)
 	case reflect.Interface:
-		v.Set(reflect.ValueOf(n.plain()))
+		d.checkPlain(n, path)
+		if x := n.plain(); x != nil { // there is no reflect.Value of nil
+			v.Set(reflect.ValueOf(x))
+		}
 	default:
 		if n.kind != scalarNode {
 			d.fail(n, path, fmt.Sprintf("must be %s, not %s", kindName(v.Type(), key), n.kind), "")

@@ -7,7 +7,7 @@ import "reflect"
 type Ordered []OrderedEntry
 
 // OrderedEntry is one key of an Ordered. A mapping in Value is an Ordered again, a
-// list an []any; scalars are string, bool, int64, float64 or nil.
+// list an []any; scalars are string, bool, int64, json.Number or nil.
 type OrderedEntry struct {
 	Key   string
 	Value any
