@@ -90,7 +90,21 @@ func (c *csvRecords) header(ctx context.Context, final bool) (ok bool, err error
 			return false, nil
 		}
 		if sep == auto {
-			sep = sniff(head[start:n], quote)
+			// Of a line that has not all come yet it could be taken for another one.
+			line, whole := headLine(head[start:n], quote)
+			switch {
+			case whole || final && ended:
+				sep = sniff(line, quote)
+			case ended:
+				return false, nil
+			case int64(n) > c.maxRec:
+				return false, c.badHeader(start, c.tooLarge())
+			default:
+				if head, n, ended, err = c.moreHead(ctx, head, n); err != nil {
+					return false, err
+				}
+				continue
+			}
 		}
 		s, err := csvjson.New(sep, quote)
 		if err != nil {
@@ -115,14 +129,9 @@ func (c *csvRecords) header(ctx context.Context, final bool) (ok bool, err error
 			if int64(n) > c.maxRec {
 				return false, c.badHeader(start, c.tooLarge())
 			}
-			if n == len(head) {
-				head = append(head, make([]byte, len(head))...)
-			}
-			var more int
-			if more, ended, err = c.readAt(ctx, head[n:], int64(n)); err != nil {
+			if head, n, ended, err = c.moreHead(ctx, head, n); err != nil {
 				return false, err
 			}
-			n += more
 		default:
 			return false, c.badHeader(start+res.N, quoteError(res.Status))
 		}
@@ -141,17 +150,37 @@ func (c *csvRecords) badHeader(at int, err error) error {
 	}
 }
 
-// sniff picks the separator that occurs most often in the first line, outside
-// quotes; a comma if none does.
-func sniff(head []byte, quote byte) byte {
-	var count [256]int
+// moreHead reads on behind the first n bytes of the file, which head holds.
+func (c *csvRecords) moreHead(ctx context.Context, head []byte, n int) ([]byte, int, bool, error) {
+	if n == len(head) {
+		head = append(head, make([]byte, len(head))...)
+	}
+	more, ended, err := c.readAt(ctx, head[n:], int64(n))
+	return head, n + more, ended, err
+}
+
+// headLine is head up to the first line end outside quotes; whole, that there is one.
+func headLine(head []byte, quote byte) (line []byte, whole bool) {
 	quoted := false
-	for _, b := range head {
+	for i, b := range head {
 		if b == quote {
 			quoted = !quoted
 		}
 		if b == '\n' && !quoted {
-			break
+			return head[:i], true
+		}
+	}
+	return head, false
+}
+
+// sniff picks the separator that occurs most often in a line, outside quotes; a
+// comma if none does.
+func sniff(line []byte, quote byte) byte {
+	var count [256]int
+	quoted := false
+	for _, b := range line {
+		if b == quote {
+			quoted = !quoted
 		}
 		if !quoted {
 			count[b]++

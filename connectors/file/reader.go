@@ -372,10 +372,15 @@ func (r *reader) begin(ctx context.Context) error {
 		r.at.Open = false
 	}
 	if r.at.Offset == 0 {
+		// A pipe may hand it over in pieces.
 		var b [3]byte
-		n, _, err := r.readAt(ctx, b[:], 0)
-		if err != nil {
-			return err
+		n := 0
+		for end := false; !end && n < len(b) && bytes.HasPrefix(bom, b[:n]); {
+			var more int
+			if more, end, err = r.readAt(ctx, b[n:], int64(n)); err != nil {
+				return err
+			}
+			n += more
 		}
 		if bytes.Equal(b[:n], bom) {
 			r.at.Offset = int64(n)
