@@ -35,14 +35,38 @@ type zstdDecoder struct {
 	d     *zstd.Decoder
 	limit int
 	out   []byte
+	wide  *streamDecoder // for windows beyond limit, from the first one on
 }
 
+// maxWindow is what a frame may declare as its window however small the limit is: an
+// encoder that is not told the length of a payload declares that of its level, up to
+// 8 MiB.
+const maxWindow = 16 << 20
+
 func newUnzstd(limit int) *zstdDecoder {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(limit)))
+	return &zstdDecoder{d: zstdReader(zstd.WithDecoderMaxMemory(uint64(limit))), limit: limit}
+}
+
+func zstdReader(bound zstd.DOption) *zstd.Decoder {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), bound)
 	if err != nil {
 		panic("middleware: zstd: " + err.Error())
 	}
-	return &zstdDecoder{d: d, limit: limit}
+	return d
+}
+
+// convertWide converts a frame whose window is larger than the limit, which the
+// decoder in one piece takes for what comes out of it.
+func (z *zstdDecoder) convertWide(dst, src []byte) ([]byte, error) {
+	if z.wide == nil {
+		d := zstdReader(zstd.WithDecoderMaxWindow(maxWindow))
+		z.wide = &streamDecoder{r: d, reset: d.Reset, limit: z.limit}
+	}
+	dst, err := z.wide.convert(dst, src)
+	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		err = fmt.Errorf("asks for a window of more than %d bytes", max(z.limit, maxWindow))
+	}
+	return dst, err
 }
 
 func (z *zstdDecoder) convert(dst, src []byte) ([]byte, error) {
@@ -56,7 +80,9 @@ func (z *zstdDecoder) convert(dst, src []byte) ([]byte, error) {
 		z.out = out
 	}
 	switch {
-	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded), len(out) > z.limit:
+	case errors.Is(err, zstd.ErrWindowSizeExceeded):
+		return z.convertWide(dst, src)
+	case errors.Is(err, zstd.ErrDecoderSizeExceeded), len(out) > z.limit:
 		return dst, bomb(z.limit)
 	case err != nil:
 		return dst, err
@@ -64,7 +90,12 @@ func (z *zstdDecoder) convert(dst, src []byte) ([]byte, error) {
 	return append(dst, out...), nil
 }
 
-func (z *zstdDecoder) close() { z.d.Close() }
+func (z *zstdDecoder) close() {
+	z.d.Close()
+	if z.wide != nil {
+		z.wide.r.(*zstd.Decoder).Close()
+	}
+}
 
 // sink collects what an encoder writes.
 type sink struct{ b []byte }
