@@ -1,6 +1,7 @@
 package file
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -98,7 +99,8 @@ func TestFilesOfTheDialectAreReadWithTheirPayloadsAndNotTheirEnvelopes(t *testin
 // A line that is no envelope is a payload, also where it looks like half of one.
 func TestALineWithoutAnEnvelopeIsThePayload(t *testing.T) {
 	t.Parallel()
-	lines := []string{`{"id":1}`, `{"payload":"no id"}`, `{"message_id":"no payload"}`, `{"message_id":"1","payload":"x","more":1}`, `"s"`, "[1]", "{}"}
+	lines := []string{`{"id":1}`, `{"payload":"no id"}`, `{"message_id":"no payload"}`, `{"message_id":"1","payload":"x","more":1}`, `"s"`, "[1]", "{}",
+		`{"message_id":null,"payload":"x"}`, `{"message_id":{"a":1},"payload":"x"}`, `{"message_id":true,"payload":"x"}`}
 	for _, format := range []string{"normal", "text", "json"} {
 		var content string
 		for _, l := range lines {
@@ -135,6 +137,36 @@ func TestUnusualPayloadsOfEnvelopesAreWhatTheDialectMakesOfThem(t *testing.T) {
 			if got := string(b.Payload(0)); got != want || b.MetaLen(0) != 1 {
 				t.Errorf("%s: %s is %q with %v, want %q", format, c.rest, got, metaOf(b, 0), want)
 			}
+		}
+	}
+}
+
+// An id that changes on its way makes two messages of one wherever ids are compared.
+func TestTheIdOfAMessageIsTheSameOnEachHop(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"a\"b", "\"", "c\\", "tab\t", "ä", "", " ", "12"} {
+		text, err := json.Marshal(id)
+		must(t, err)
+		content := `{"message_id":` + string(text) + `,"payload":"x"}` + "\n"
+		for hop := range 3 {
+			b := readOnce(t, "normal", content)
+			if got, _ := b.Meta(0, metaID); string(got) != id {
+				t.Fatalf("hop %d: the id %q is %q", hop, id, got)
+			}
+			path := filepath.Join(t.TempDir(), "out")
+			w := appending(t, Config{Path: path, Format: "normal"}, ordersClaim(1))
+			must(t, w.Write(t.Context(), b, 0, 1))
+			must(t, w.Close())
+			content = contentOf(t, path)
+		}
+	}
+}
+
+func TestBytesOfAnEnvelopeThatAreNoTextAreNotReplaced(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"{\"message_id\":\"1\",\"payload\":\"M\xfcller\"}", "{\"message_id\":\"1\",\"payload\":{\"a\":\"\xfc\"}}"} {
+		if got := readOnce(t, "normal", line+"\n"); string(got.Payload(0)) != line {
+			t.Errorf("%q came as %q", line, got.Payload(0))
 		}
 	}
 }

@@ -28,12 +28,13 @@ type envelope struct {
 const metaID = "mqb.id"
 
 // addEnvelope appends the message in line. A line that is no envelope is the
-// payload of a message, as it stands.
+// payload of a message, as it stands; so is one that is not UTF-8, of which decoding
+// would lose bytes.
 func addEnvelope(b *message.Batch, line []byte, ordinal, next int64, asJSON bool) {
 	var e envelope
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&e); err == nil && d.InputOffset() == int64(len(bytes.TrimRight(line, " \t\r"))) {
+	if err := d.Decode(&e); err == nil && utf8.Valid(line) && d.InputOffset() == int64(len(bytes.TrimRight(line, " \t\r"))) {
 		payload, ok := []byte(nil), false
 		switch {
 		case e.Payload != nil && e.PayloadBase64 == nil:
@@ -42,7 +43,7 @@ func addEnvelope(b *message.Batch, line []byte, ordinal, next int64, asJSON bool
 			payload, err = base64.StdEncoding.DecodeString(*e.PayloadBase64)
 			ok = err == nil
 		}
-		if ok && len(e.MessageID) > 0 {
+		if id, known := e.id(); ok && known {
 			b.Append(payload, ordinal, next)
 			// In order, so that reading the line again gives the same message.
 			for _, k := range slices.Sorted(maps.Keys(e.Metadata)) {
@@ -52,12 +53,22 @@ func addEnvelope(b *message.Batch, line []byte, ordinal, next int64, asJSON bool
 				}
 			}
 			if _, set := e.Metadata[metaID]; !set {
-				b.AddMeta(metaID, bytes.Trim(e.MessageID, `"`))
+				b.AddMeta(metaID, id)
 			}
 			return
 		}
 	}
 	b.Append(line, ordinal, next)
+}
+
+// id is the message's id; ok is false where there is none, so that it is no envelope.
+func (e *envelope) id() (id []byte, ok bool) {
+	if len(e.MessageID) == 0 || e.MessageID[0] != '"' {
+		return e.MessageID, jsontext.IsNumber(e.MessageID)
+	}
+	var text string
+	err := json.Unmarshal(e.MessageID, &text)
+	return []byte(text), err == nil
 }
 
 // metaBytes marks a payload that is an array of bytes. The dialect writes such
