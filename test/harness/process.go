@@ -12,8 +12,10 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -178,8 +180,44 @@ func (p *Process) signal(to int, sig syscall.Signal) {
 	}
 }
 
-// Freeze stops the whole group (SIGSTOP): connections stay open, nothing answers.
-func (p *Process) Freeze() { p.signal(-p.pid, syscall.SIGSTOP) }
+// Freeze stops the whole group (SIGSTOP): connections stay open, nothing answers. It
+// returns when that is so, which on a busy machine takes longer than an answer does.
+func (p *Process) Freeze() {
+	p.signal(-p.pid, syscall.SIGSTOP)
+	for deadline := time.Now().Add(10 * time.Second); moving(p.pid) && time.Now().Before(deadline); {
+		runtime.Gosched()
+	}
+}
+
+// moving reports whether a thread of a process group has not stopped yet.
+func moving(group int) bool {
+	processes, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range processes {
+		if _, pgrp := threadState(path); pgrp != group {
+			continue
+		}
+		threads, _ := filepath.Glob(filepath.Dir(path) + "/task/*/stat")
+		for _, path := range threads {
+			if state, _ := threadState(path); strings.Contains("RSD", state) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// threadState reads the state and the process group in a stat file of proc(5), "T"
+// and 0 if the thread is gone.
+func threadState(path string) (state string, pgrp int) {
+	text, _ := os.ReadFile(path)
+	// The name, in parentheses, may hold anything.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 3 {
+		return "T", 0
+	}
+	pgrp, _ = strconv.Atoi(fields[2])
+	return fields[0], pgrp
+}
 
 // Thaw lets a frozen group go on.
 func (p *Process) Thaw() { p.signal(-p.pid, syscall.SIGCONT) }
