@@ -444,6 +444,71 @@ func TestATopicDeletedUnderTheWriterBlamesNoMessageAndTheNextRunMakesItAnew(t *t
 	}
 }
 
+func TestATopicCreatedAnewIsWrittenToByTheNextTry(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	w := mustOpenSink(t, newTestSink(t, b.Addr, topic))
+	in := payloads("a", "b", "c")
+	if err := w.Write(t.Context(), in, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	b.DeleteTopic(t, topic)
+	b.CreateTopic(t, topic, 1)
+	// As the middleware retry does, which keeps the writer.
+	err := w.Write(t.Context(), in, 1, 3)
+	if c := connectors.Classify(err); err != nil && c != connectors.ClassConnection {
+		t.Fatalf("%s: %v", c, err)
+	}
+	if err != nil {
+		err = w.Write(t.Context(), in, 1, 3)
+	}
+	if got := values(consume(t, b, topic)); err != nil || fmt.Sprint(got) != "[b c]" {
+		t.Fatalf("%q, %v", got, err)
+	}
+}
+
+// More partitions move keys. What was written stays, and nothing is lost or refused.
+func TestPartitionsThatAreAddedWhileItWritesAreUsed(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	w := mustOpenSink(t, newTestSink(t, b.Addr, topic))
+	written := 0
+	write := func() {
+		t.Helper()
+		in := message.NewBatch()
+		for i := range 50 {
+			in.Append([]byte("x"), int64(i), int64(i+1))
+			in.SetKey(fmt.Append(nil, i))
+		}
+		if err := w.Write(t.Context(), in, 0, in.Len()); err != nil {
+			t.Fatal(err)
+		}
+		written += in.Len()
+	}
+	write()
+	b.AddPartitions(t, topic, 3)
+	// The client asks again what partitions there are when it is told to, or some
+	// minutes later; here it is told.
+	w.client.ForceMetadataRefresh()
+	used := map[int32]bool{}
+	harness.Eventually(t, 30*time.Second, func() error {
+		write()
+		records := consume(t, b, topic)
+		if len(records) != written {
+			t.Fatalf("%d records, %d were written", len(records), written)
+		}
+		for _, r := range records {
+			used[r.Partition] = true
+		}
+		if len(used) != 3 {
+			return fmt.Errorf("partitions %v", used)
+		}
+		return nil
+	})
+}
+
 func TestWithAcksOtherThanAllAnOutputIsNotDurable(t *testing.T) {
 	for acks, durable := range map[string]bool{"": true, "all": true, "-1": true, "1": false, "0": false} {
 		c := &Config{URL: "a", Topic: "t"}

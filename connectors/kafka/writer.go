@@ -115,7 +115,7 @@ func (w *writer) send(ctx context.Context, records []kgo.Record) error {
 	hook.At("kafka.buffered")
 	err = w.flush(ctx, c)
 	if err != nil {
-		w.give(c)
+		w.give()
 	}
 	// Without this the records' memory would go back while kgo may still read it.
 	w.pending.Wait()
@@ -187,6 +187,12 @@ func (w *writer) judge(i int) error {
 			transient++
 		}
 		rows.Rows = append(rows.Rows, connectors.RowError{Index: i + k, Err: err})
+	}
+	if transient > 0 {
+		// It may be that what the client knows of the topic is wrong, and will be:
+		// one that was created anew has another id. Who tries again in this run does
+		// so with a new one.
+		w.give()
 	}
 	switch {
 	case len(rows.Rows) == 0:
@@ -315,15 +321,13 @@ func (w *writer) connect() (*kgo.Client, error) {
 	return w.client, nil
 }
 
-// give ends a client, and with it everything it holds.
-func (w *writer) give(c *kgo.Client) {
+// give ends the client, and with it everything it holds.
+func (w *writer) give() {
 	w.mu.Lock()
-	mine := w.client == c
-	if mine {
-		w.client = nil
-	}
+	c := w.client
+	w.client = nil
 	w.mu.Unlock()
-	if mine {
+	if c != nil {
 		c.Close()
 	}
 }
@@ -332,13 +336,7 @@ func (w *writer) give(c *kgo.Client) {
 // answered may be written or not.
 func (w *writer) Close() error {
 	w.close()
-	w.mu.Lock()
-	c := w.client
-	w.client = nil
-	w.mu.Unlock()
-	if c != nil {
-		c.Close()
-	}
+	w.give()
 	return nil
 }
 
