@@ -3,6 +3,7 @@ package sqlx
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/mqbridge/mqb/connectors"
 	dial "github.com/mqbridge/mqb/dial/postgres"
@@ -56,21 +57,28 @@ func (w *writer) bisect(ctx context.Context, t *txn, deferred bool) (bad []conne
 			err = e
 		}
 	}()
-	var search func(i, j int) error
-	search = func(i, j int) error {
-		err := w.sendRows(ctx, t, i, j, savepoint)
+	// try writes rows [i, j) behind those found good. refusal is the server's.
+	try := func(i, j int) (refusal, err error) {
+		err = w.sendRows(ctx, t, i, j, savepoint)
 		if err == nil {
 			_, err = w.pg.Exec(ctx, "RELEASE mqb").ReadAll()
-			return err
+			return nil, err
 		}
 		if dial.Classify(err) != dial.ClassData {
-			return err
+			return nil, err
 		}
-		if _, err := w.pg.Exec(ctx, "ROLLBACK TO mqb; RELEASE mqb").ReadAll(); err != nil {
+		refusal = err
+		_, err = w.pg.Exec(ctx, "ROLLBACK TO mqb; RELEASE mqb").ReadAll()
+		return refusal, err
+	}
+	var search func(i, j int) error
+	search = func(i, j int) error {
+		refusal, err := try(i, j)
+		if refusal == nil || err != nil {
 			return err
 		}
 		if j-i == 1 {
-			bad = append(bad, connectors.RowError{Index: i, Err: described(err)})
+			bad = append(bad, connectors.RowError{Index: i, Err: described(refusal)})
 			return nil
 		}
 		middle := i + (j-i)/2
@@ -80,5 +88,17 @@ func (w *writer) bisect(ctx context.Context, t *txn, deferred bool) (bad []conne
 		return search(middle, j)
 	}
 	err = search(0, t.Rows())
+	// A deferred constraint is met by a row behind as well (a child that stands before
+	// its parent): what was refused is tried again, the last one first, beside all
+	// that is there by now.
+	for again := deferred; again && err == nil; {
+		again = false
+		for n := len(bad) - 1; n >= 0 && err == nil; n-- {
+			var refusal error
+			if refusal, err = try(bad[n].Index, bad[n].Index+1); refusal == nil && err == nil {
+				bad, again = slices.Delete(bad, n, n+1), true
+			}
+		}
+	}
 	return bad, err
 }
