@@ -91,6 +91,9 @@ func reason(c *pgconn.ConnectError) string {
 // Classify is the one place that knows SQLSTATEs and driver errors.
 func Classify(err error) Class {
 	if code := Code(err); len(code) == 5 {
+		if code == codePrivilege && ofPolicy(err) {
+			return ClassData
+		}
 		return classifyCode(code)
 	}
 	var network net.Error
@@ -113,18 +116,36 @@ func classifyCode(code string) Class {
 	case "57P02", "57P03", "57P05", "25P03", "25P04", "53300":
 		// crash, starting up, idle and transaction time-outs, too many connections
 		return ClassConnection
-	case "P0001": // a trigger raised it
-		return ClassData
-	case "23000", "54000": // 54000: an index entry too large
-		return ClassData
 	}
-	switch code[:2] {
+	switch class := code[:2]; class {
 	case "08":
 		return ClassConnection
 	case "22", "23", "44": // data, constraints, WITH CHECK OPTION
 		return ClassData
+	case "54": // an index entry too large, JSON nested too deep
+		return ClassData
+	case "21", "38", "P0": // a trigger's query, its code in another language, its RAISE
+		return ClassData
 	case "0A", "28", "3D", "3F", "42":
 		return ClassPermanent
+	default:
+		if !strings.Contains(ownClasses, class) {
+			return ClassData // ERRCODE of a trigger's RAISE
+		}
 	}
 	return ClassOther
+}
+
+// ownClasses are the classes of SQLSTATEs that the server has a use for; those of
+// others were made up by whoever wrote a trigger.
+const ownClasses = "00 01 02 03 08 09 0A 0B 0F 0L 0P 0Z 10 20 21 22 23 24 25 26 27 28 2B 2D 2F 34 38 39 3B 3D 3F 40 42 44 53 54 55 57 58 72 F0 HV P0 XX"
+
+// codePrivilege is the state of what a role may not do, and of a row that a policy
+// of the table (CREATE POLICY … WITH CHECK) refuses.
+const codePrivilege = "42501"
+
+// ofPolicy: the place in the server tells the two apart, whatever its language.
+func ofPolicy(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Routine == "ExecWithCheckOptions"
 }

@@ -109,13 +109,24 @@ func TestClassesOfRealErrors(t *testing.T) {
 		"INSERT INTO t VALUES (1, NULL)": postgres.ClassData,
 		"SELECT * FROM missing":          postgres.ClassPermanent,
 		"SELEC 1":                        postgres.ClassPermanent,
-		"SET LOCAL statement_timeout = 20; SELECT pg_sleep(10)":  postgres.ClassOther,
-		"DO $$BEGIN RAISE 'no'; END$$":                           postgres.ClassData,
-		"INSERT INTO t SELECT 1, repeat('\x01', 3) FROM missing": postgres.ClassPermanent,
+		"SET LOCAL statement_timeout = 20; SELECT pg_sleep(10)":               postgres.ClassOther,
+		"DO $$BEGIN RAISE 'no'; END$$":                                        postgres.ClassData,
+		"DO $$BEGIN RAISE 'no' USING ERRCODE = 'MY001'; END$$":                postgres.ClassData,
+		"DO $$BEGIN ASSERT false; END$$":                                      postgres.ClassData,
+		"DO $$DECLARE i int; BEGIN SELECT 1 INTO STRICT i WHERE false; END$$": postgres.ClassData,
+		"SELECT (SELECT i FROM generate_series(1, 2) i)":                      postgres.ClassData,
+		"SELECT repeat('[', 100000)::jsonb":                                   postgres.ClassData,
+		"SET ROLE pg_read_all_data; INSERT INTO t VALUES (2, '')":             postgres.ClassPermanent,
+		"CREATE ROLE guarded; CREATE TABLE p (a int); ALTER TABLE p ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON p FOR INSERT WITH CHECK (a > 0); GRANT INSERT ON p TO guarded; SET ROLE guarded; INSERT INTO p VALUES (0)": postgres.ClassData,
+		"BEGIN; SET TRANSACTION READ ONLY; CREATE TABLE u (a int)": postgres.ClassOther,
+		"INSERT INTO t SELECT 1, repeat('\x01', 3) FROM missing":   postgres.ClassPermanent,
 	} {
 		_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 		if got := postgres.Classify(err); got != want {
 			t.Errorf("%s: class %d, want %d (%v)", sql, got, want, err)
+		}
+		if _, err := conn.PgConn().Exec(t.Context(), "ROLLBACK").ReadAll(); err != nil {
+			t.Fatal(err)
 		}
 	}
 	for _, bad := range []string{"/nosuchdb", "/"} {
