@@ -180,6 +180,11 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	}
 
 	root := o.dataDir
+	info, err := os.Stat(root)
+	if err == nil && !info.IsDir() {
+		return &api.Error{Message: "--data-dir: " + root + " is not a directory", Code: api.CodeUsage}
+	}
+	theirs := err == nil && root != defaultDataDir // made by somebody else
 	o.dataDir = filepath.Join(root, copiesDir, id)
 	o.follow = !o.drain && o.limit == 0 && o.wait == 0
 	switch {
@@ -225,11 +230,11 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	}
 	if !moved && !began || !o.resume && (!moved || err == nil && !o.follow) {
 		// Nobody goes on with a copy that is complete, or that never began.
-		if err := os.RemoveAll(o.dataDir); err != nil {
+		switch err := os.RemoveAll(o.dataDir); {
+		case err != nil:
 			fmt.Fprintln(c.err, "warning:", err)
-		}
-		for _, dir := range []string{filepath.Join(root, copiesDir), root} {
-			_ = os.Remove(dir) // where it is empty
+		case os.Remove(filepath.Join(root, copiesDir)) == nil && !theirs:
+			_ = os.Remove(root) // where it is empty
 		}
 	}
 	return unnamed(err, id)

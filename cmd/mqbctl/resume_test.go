@@ -40,3 +40,24 @@ func TestACopyWithoutResumeKeepsThePositionOfOneThatWasCutShort(t *testing.T) {
 		t.Errorf("%d lines anew", got)
 	}
 }
+
+// What is removed behind a copy is its own state: --data-dir orders.csv removed the file.
+func TestADataDirectoryThatWasThereBeforeTheCopyIsThereAfterIt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := csvFile(t, dir, 3)
+	if r := mqbctl(t, "", "copy", in, "null:", "--data-dir", in); r.code != 2 || !strings.Contains(r.err, "--data-dir") {
+		t.Errorf("%+v", r)
+	}
+	if n := bytes.Count(wholeFile(t, in), []byte("\n")); n != 4 {
+		t.Fatalf("the file has %d lines", n)
+	}
+	empty := t.TempDir()
+	if r := mqbctl(t, "", "copy", in, "null:", "--data-dir", empty); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	list, err := os.ReadDir(empty)
+	if err != nil || len(list) > 0 {
+		t.Errorf("%v %v", list, err)
+	}
+}

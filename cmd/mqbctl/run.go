@@ -143,7 +143,7 @@ func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 		Advertise: localNode, Log: log,
 	})
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("--data-dir: %w", err)
 	}
 	defer engine.Close()
 	if err := endDeadLease(ctx, engine); err != nil {
