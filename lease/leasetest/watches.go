@@ -2,6 +2,7 @@ package leasetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -123,7 +124,13 @@ func fill(t *testing.T, h *Harness) {
 				for j := range ops {
 					ops[j] = lease.Put(fmt.Sprintf("/leasetest/fill/%d/%d", i, j), nil)
 				}
-				if _, err := h.client(i).Txn(ctx, nil, ops); err != nil {
+				// So many writes can cost a leader its office; what it did not answer is
+				// written again.
+				_, err := h.client(i).Txn(ctx, nil, ops)
+				for errors.Is(err, lease.ErrUnavailable) && ctx.Err() == nil {
+					_, err = h.client(i).Txn(ctx, nil, ops)
+				}
+				if err != nil {
 					t.Error(err)
 				}
 			}

@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		clients := []*memory.Client{s.Client(), s.Client(), s.Client()}
 		h := &leasetest.Harness{
-			TTL: 100 * time.Millisecond, Slack: time.Second, HistoryEvents: history,
+			TTL: 100 * time.Millisecond, HistoryEvents: history,
 			SetAvailable: func(_ *testing.T, i int, up bool) { clients[i].SetAvailable(up) },
 			Disturb:      func(*testing.T) { loseAnswers(clients) },
 		}

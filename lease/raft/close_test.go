@@ -2,16 +2,34 @@ package raft
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	hraft "github.com/hashicorp/raft"
 
 	"github.com/mqbridge/mqb/lease"
 )
 
-// A member that closes while proposals stand before its loop, and while it has just
+// closes fails the test if the member does not come to its end.
+func closes(t *testing.T, n *node) {
+	t.Helper()
+	closed := make(chan struct{})
+	go func() { defer close(closed); n.stop() }()
+	select {
+	case <-closed:
+	case <-time.After(time.Minute):
+		t.Fatal("the member does not close")
+	}
+}
+
+// A member that closes while calls stand before its loop, and while it has just
 // come to lead, must answer them all and end.
 func TestACloseAmongProposalsThatNobodyTookDoesNotHang(t *testing.T) {
 	t.Parallel()
@@ -27,17 +45,146 @@ func TestACloseAmongProposalsThatNobodyTookDoesNotHang(t *testing.T) {
 				}
 			})
 		}
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				_, _, _ = n.Get(ctx, "/k0")
+			}
+		})
 		if i%2 == 0 { // else it closes while it is still coming up
 			_, _, _ = n.Get(ctx, "/k0")
 		}
-		closed := make(chan struct{})
-		go func() { defer close(closed); n.stop() }()
-		select {
-		case <-closed:
-		case <-time.After(30 * time.Second):
-			t.Fatal("the member does not close")
-		}
+		closes(t, n)
 		cancel()
 		callers.Wait()
 	}
+}
+
+// A majority whose disks are full answers heartbeats and stores nothing: its leader
+// neither commits nor steps down, so what was asked of it is never answered while it
+// lives.
+func TestACloseOfALeaderWhoseFollowersCannotStoreDoesNotHang(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "n1", t.TempDir(), Options{})
+	put(t, n, "/k", "1")
+	peer := newPuppet(t)
+	if err := n.raft.Load().AddVoter("peer", peer.address(), 0, 0).Error(); err != nil {
+		t.Fatal(err)
+	}
+	peer.full.Store(true)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := n.Txn(t.Context(), nil, []lease.Op{lease.Put("/k", []byte("2"))})
+		answered <- err
+	}()
+	select {
+	case <-peer.refused:
+	case <-time.After(time.Minute):
+		t.Fatal("the leader does not ask the follower to store")
+	}
+	closes(t, n)
+	if err := <-answered; err == nil {
+		t.Fatal("what nobody else stored was acknowledged")
+	}
+}
+
+// The library gives a member more time for a snapshot the larger that is, minutes for
+// some megabytes, and a member that is frozen takes all of it.
+func TestACloseWhileAFrozenMemberTakesASnapshotDoesNotWaitForIt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "n1", t.TempDir(), Options{})
+	value := make([]byte, 1<<20)
+	for i := range 8 {
+		put(t, n, "/k"+strconv.Itoa(i), string(value))
+	}
+	r := n.raft.Load()
+	conf := r.ReloadableConfig()
+	conf.TrailingLogs = 0 // so that the member cannot do without the snapshot
+	if err := r.ReloadConfig(conf); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	peer := newPuppet(t)
+	peer.full.Store(true) // so that it is sent what came before
+	if err := r.AddNonvoter("peer", peer.address(), 0, 0).Error(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-peer.installing:
+	case <-time.After(time.Minute):
+		t.Fatal("the leader sends no snapshot")
+	}
+	closes(t, n)
+}
+
+// puppet is a member by what it answers: it acknowledges what it is told and keeps
+// nothing. Once it is full it refuses to store, and it never ends taking a snapshot.
+type puppet struct {
+	net.Listener
+	full                atomic.Bool
+	refused, installing chan struct{} // closed when that happened first
+}
+
+func newPuppet(t *testing.T) *puppet {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &puppet{Listener: l, refused: make(chan struct{}), installing: make(chan struct{})}
+	trans := hraft.NewNetworkTransport(p, 3, time.Minute, io.Discard)
+	over := make(chan struct{})
+	var obeying sync.WaitGroup
+	obeying.Go(func() {
+		refused, installing := sync.OnceFunc(func() { close(p.refused) }), sync.OnceFunc(func() { close(p.installing) })
+		for {
+			select {
+			case rpc := <-trans.Consumer():
+				switch req := rpc.Command.(type) {
+				case *hraft.AppendEntriesRequest:
+					answer := &hraft.AppendEntriesResponse{Term: req.Term, Success: true}
+					if p.full.Load() && (len(req.Entries) > 0 || req.PrevLogEntry > 0) { // else a heartbeat
+						answer.Success = false
+						refused()
+					}
+					rpc.Respond(answer, nil)
+				case *hraft.InstallSnapshotRequest:
+					installing()
+				default:
+					rpc.Respond(nil, errors.New("not of a puppet"))
+				}
+			case <-over:
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(over)
+		obeying.Wait()
+		_ = trans.Close()
+		trans.CloseStreams()
+	})
+	return p
+}
+
+func (p *puppet) address() hraft.ServerAddress { return hraft.ServerAddress(p.Addr().String()) }
+
+// Accept returns the next connection of the library and closes every other.
+func (p *puppet) Accept() (net.Conn, error) {
+	for {
+		c, err := p.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		b := make([]byte, len(preface(prefaceRaft, "test")))
+		if _, err := io.ReadFull(c, b); err == nil && string(b[:prefaceSize]) == prefaceRaft {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
+
+func (p *puppet) Dial(hraft.ServerAddress, time.Duration) (net.Conn, error) {
+	return nil, errors.New("not of a puppet")
 }

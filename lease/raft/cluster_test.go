@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,8 @@ func newNode(t *testing.T, name, dir string, o Options) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A busy machine must not cost a leader its office.
+	n.o.HeartbeatTimeout = cmp.Or(o.HeartbeatTimeout, time.Second)
 	n.o.Cluster, n.o.Node, n.o.DataDir, n.o.Advertise = "test", name, dir, l.Addr().String()
 	n.start(l)
 	t.Cleanup(n.stop)
@@ -145,7 +148,7 @@ func (l *cuttable) Accept() (net.Conn, error) {
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
@@ -203,7 +206,7 @@ func leader(t *testing.T, nodes []*node) (*node, []*node) {
 
 func put(t *testing.T, c lease.Coordinator, key, value string) int64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := c.Txn(ctx, nil, []lease.Op{lease.Put(key, []byte(value))})
 	if err != nil {
@@ -214,7 +217,7 @@ func put(t *testing.T, c lease.Coordinator, key, value string) int64 {
 
 func get(t *testing.T, c lease.Coordinator, key string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	kv, _, err := c.Get(ctx, key)
 	if err != nil {

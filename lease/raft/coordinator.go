@@ -291,10 +291,11 @@ func (e *Engine) propose(ctx context.Context, command []byte) (kv.Outcome, error
 // await asks the library to change the log and waits for its answer or for ctx.
 // errNotLeader: Close has begun, and nothing was asked.
 //
-// Close ends the library only after all that was asked here is answered: entries
-// that are committed but still wait for the state machine when the library ends
-// are never answered, and who waits for one waits for ever. Until then an answer
-// always comes: a leader commits, or steps down when it hears no majority.
+// Close ends the library after what was asked here is answered: entries that are
+// committed but still wait for the state machine when the library ends are never
+// answered. Most answers are quick: a leader commits, or steps down when it hears no
+// majority. One whose followers answer and cannot store does neither until it ends,
+// and it is then that it answers; so Close waits for a while only.
 func await[F hraft.Future](ctx context.Context, e *Engine, ask func() F) (F, error) {
 	var f F
 	done := make(chan error, 1)

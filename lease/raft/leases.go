@@ -136,11 +136,12 @@ func (l *lessor) fire(term uint64, id lease.LeaseID) {
 // caller joins a round that begins after it came, never one under way.
 type confirmer struct {
 	prove func() (term uint64, err error)
+	// spawn starts a goroutine unless the member closes.
+	spawn func(func()) bool
 
 	mu      sync.Mutex
 	next    *round
 	running bool
-	wg      sync.WaitGroup
 }
 
 type round struct {
@@ -153,11 +154,14 @@ type round struct {
 func (c *confirmer) confirm(ctx context.Context) (uint64, error) {
 	c.mu.Lock()
 	if c.next == nil {
-		c.next = &round{done: make(chan struct{})}
 		if !c.running {
+			if !c.spawn(c.run) {
+				c.mu.Unlock()
+				return 0, errNotLeader
+			}
 			c.running = true
-			c.wg.Go(c.run)
 		}
+		c.next = &round{done: make(chan struct{})}
 	}
 	r := c.next
 	c.mu.Unlock()

@@ -39,8 +39,9 @@ func preface(kind, cluster string) []byte {
 // engine, closes l.
 func (e *Engine) Mux(l net.Listener) net.Listener {
 	m := &mux{Listener: l, e: e, other: make(chan net.Conn), done: make(chan struct{}), sniffing: make(chan struct{}, maxSniffing)}
-	e.conns.add(l)
-	e.wg.Go(m.run)
+	if !e.conns.add(l) || !e.spawn(m.run) {
+		_ = m.Close()
+	}
 	return m
 }
 

@@ -95,6 +95,8 @@ const (
 	snapshotEntries = 8 << 10
 	snapshotBytes   = 32 << 20
 	trailingEntries = 1 << 10
+	// answerWithin is how long Close waits for the answers to what was asked.
+	answerWithin = 5 * time.Second
 )
 
 // Engine is one member. It implements lease.Coordinator.
@@ -154,7 +156,7 @@ func Open(o Options) (*Engine, error) {
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.calls.e = e
-	e.confirmer.prove = e.prove
+	e.confirmer.prove, e.confirmer.spawn = e.prove, e.spawn
 	e.lessor = &lessor{store: e.store, expire: e.expire}
 	e.fsm = newFSM(e.store)
 	e.fsm.granted, e.fsm.revoked = e.lessor.granted, e.lessor.revoked
@@ -344,14 +346,17 @@ func (e *Engine) Close() error {
 		e.closing.Unlock()
 		e.cancel()
 		e.store.Close()
-		e.asked.Wait()
-		e.err = r.Shutdown().Error()
-		e.lessor.stop()
+		e.awaitAnswers()
+		ended := r.Shutdown()
+		// The library waits for what it has asked other members, of which one that is
+		// frozen answers nothing for minutes. With the connections gone there is
+		// nothing to wait for.
 		e.conns.closeAll()
 		_ = e.trans.Close()
 		e.trans.CloseStreams()
+		e.err = ended.Error()
 		e.wg.Wait()
-		e.confirmer.wg.Wait()
+		e.lessor.stop() // nothing starts it any more
 		e.lessor.wg.Wait()
 		if err := e.bolt.Close(); e.err == nil {
 			e.err = err
@@ -361,6 +366,22 @@ func (e *Engine) Close() error {
 		return fmt.Errorf("raft: close: %w", e.err)
 	}
 	return nil
+}
+
+// awaitAnswers waits until the library has answered all that it was asked, for a
+// while. What it cannot commit it answers when it ends.
+func (e *Engine) awaitAnswers() {
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		e.asked.Wait()
+	}()
+	t := time.NewTimer(answerWithin)
+	defer t.Stop()
+	select {
+	case <-answered:
+	case <-t.C:
+	}
 }
 
 // spawn starts f as a goroutine that Close waits for, unless Close has begun.
