@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
 )
 
 func TestCSVAppendsUnderTheColumnsOfTheFile(t *testing.T) {
@@ -88,5 +89,56 @@ func TestCSVWithAHeaderThatCannotBeReadIsRefused(t *testing.T) {
 		if got := contentOf(t, cfg.Path); got != found {
 			t.Errorf("%q became %q", found, got)
 		}
+	}
+}
+
+// A file whose last field is never closed would take in what is appended.
+func TestCSVIsNotAppendedInsideAQuotedField(t *testing.T) {
+	t.Parallel()
+	for _, c := range append([]codec{codecNone}, codecs...) {
+		for found, ok := range map[string]bool{"a,b\n1,\"x\n": false, "a,b\n1,\"x\"\"\n": false, "a,b\n1,\"x\"\n": true, "a,b\n1,\"x\"\"\n\"": true} {
+			cfg := Config{Path: filepath.Join(t.TempDir(), "out.csv"+c.ext()), Format: "csv", CSV: CSVConfig{Header: true}}
+			content := found
+			if c != codecNone {
+				content = string(pack(t, c, found))
+			}
+			write(t, cfg.Path, content)
+			_, err := appendTo(t, cfg, ordersClaim(1))
+			if ok && err != nil || !ok && (connectors.Classify(err) != connectors.ClassPermanent || !strings.Contains(err.Error(), "inside a quoted field")) {
+				t.Errorf("%s: %q: %v", c, found, err)
+			}
+			if got := contentOf(t, cfg.Path); got != content {
+				t.Errorf("%q became %q", content, got)
+			}
+		}
+	}
+}
+
+// A header that the next run cannot read, or reads in another way, is the last of
+// its file: nothing can be appended to it any more.
+func TestAHeaderThatCSVWritesIsOneThatItGoesOnUnder(t *testing.T) {
+	t.Parallel()
+	for _, record := range []string{"{\"\ufeffid\":1,\"b\":2}", "{\"\\r\\n\":1}", "{\"\":1}", "{\"\\u0000\":1,\"\\ud800\":2}", "{\"a\\\"\":1,\" \":2}"} {
+		cfg := Config{Path: filepath.Join(t.TempDir(), "out.csv"), Format: "csv", CSV: CSVConfig{Header: true}}
+		w := appending(t, cfg, ordersClaim(1))
+		put(t, w, record)
+		s := state(t, w)
+		must(t, w.Close())
+		w = appending(t, cfg, withState(ordersClaim(1), s))
+		put(t, w, record)
+		must(t, w.Close())
+		r := newRig(t, csvFile, contentOf(t, cfg.Path))
+		if got, _, err := drain(t, r.mustOpen(message.Position{})); len(got) != 2 || got[0] != got[1] {
+			t.Errorf("%q: %q, %v", record, got, err)
+		}
+	}
+	cfg := Config{Path: filepath.Join(t.TempDir(), "out.csv"), Format: "csv", CSV: CSVConfig{Header: true}}
+	w := appending(t, cfg, ordersClaim(1))
+	if err := w.Write(t.Context(), batchOf(`{"`+strings.Repeat("x", maxHeader)+`":1}`), 0, 1); connectors.Classify(err) != connectors.ClassData {
+		t.Errorf("a header that is too long: %v", err)
+	}
+	put(t, w, `{"a":1}`)
+	if got := contentOf(t, cfg.Path); got != "a\n1\n" {
+		t.Errorf("%q behind a refused record", got)
 	}
 }

@@ -261,39 +261,53 @@ func (w *appender) take(state *appendState, own ownership, skip bool) error {
 }
 
 // foundAs looks at a file that no run of this series has written to: it may end
-// inside a record, and a compressed one has to end with a whole member.
+// inside a record, which is ended then. A compressed one has to end with a whole
+// member, and csv outside of quotes, which would take in what follows.
 func (w *appender) foundAs(size int64) error {
 	w.pushed = size
 	if size == 0 {
 		return nil
 	}
-	if w.codec == codecNone {
-		var last [1]byte
-		if _, err := w.f.ReadAt(last[:], size-1); err != nil {
+	r, from := io.Reader(io.NewSectionReader(w.f, 0, size)), size-1
+	if w.enc.csv != nil {
+		from = 0
+	}
+	if w.codec != codecNone {
+		d, err := newDecompressor(w.codec, bufio.NewReaderSize(r, blockBytes))
+		if err != nil {
 			return w.failed("read", err)
 		}
-		w.open = last[0] != w.enc.delimiter
-		return w.columns("")
+		defer func() { _ = d.Close() }()
+		r = d
+	} else {
+		r = io.NewSectionReader(w.f, from, size-from)
 	}
-	d, err := newDecompressor(w.codec, bufio.NewReaderSize(io.NewSectionReader(w.f, 0, size), blockBytes))
-	if err != nil {
-		return w.failed("read", err)
-	}
-	defer func() { _ = d.Close() }()
-	var last byte
+	quotes := 0
 	for buf := make([]byte, blockBytes); ; {
-		n, err := d.Read(buf)
+		n, err := r.Read(buf)
 		if n > 0 {
-			last = buf[n-1]
-			w.open = last != w.enc.delimiter
+			w.open = buf[n-1] != w.enc.delimiter
+			if w.enc.csv != nil {
+				quotes += bytes.Count(buf[:n], []byte{w.enc.csv.quote})
+			}
 		}
-		if err == io.EOF {
-			return w.columns("")
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+			continue
+		case err != io.EOF && w.codec == codecNone:
+			return w.failed("read", err)
+		case err != io.EOF:
 			return connectors.Permanent(fmt.Errorf("file sink: %s was not written by this route and does not end as a %s file should: %w", w.path, w.codec, err),
 				"what is appended could not be read; repair it, or write to another file")
 		}
+		if err := w.columns(""); err != nil {
+			return err
+		}
+		if quotes&1 == 1 {
+			return connectors.Permanent(fmt.Errorf("file sink: %s was not written by this route and ends inside a quoted field", w.path),
+				"what is appended would become part of that field; repair it, or write to another file")
+		}
+		return nil
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"strings"
 
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/file/jsontext"
@@ -135,13 +136,22 @@ func (e *csvEncoder) append(dst, p []byte) ([]byte, error) {
 			if i > 0 {
 				e.out = append(e.out, e.sep)
 			}
+			if i == 0 && strings.HasPrefix(c, string(bom)) {
+				e.out = e.appendQuoted(e.out, []byte(c)) // or it would be the file's
+				continue
+			}
 			e.out = e.appendField(e.out, []byte(c))
 		}
 		e.endRow(at)
 		e.headed = true
 	}
 	row := len(e.out)
-	err := e.scan(p, inOrder)
+	var err error
+	if row-at > maxHeader {
+		err = fmt.Errorf("a header of its %d fields would have %d bytes, and %d is the most", len(e.columns), row-at, maxHeader)
+	} else {
+		err = e.scan(p, inOrder)
+	}
 	switch {
 	case err == errOrder:
 		e.out = e.out[:row]
