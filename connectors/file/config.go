@@ -9,6 +9,7 @@ package file
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ import (
 type Config struct {
 	Path          string        `yaml:"path" doc:"Source: a file or a glob (** crosses directories), each file of which is a partition; a named pipe, or - for standard input, which are read once and in order. Sink: the file to append to, in which ${partition} stands for the partition, a pipe, or - for standard output; with name_by: source_position the directory of the parts."`
 	Format        string        `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata, whose payload is text, or base64 where it is none; also text, envelope, envelope_text), json (the envelope with a payload that is JSON as that value; also envelope_json), raw (the payload alone, whatever it is; also payload), csv. Sources take a line that is no envelope for a payload; to json it must be JSON."`
-	Delimiter     string        `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Not for csv."`
+	Delimiter     string        `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Sinks with normal and json: a control character, since others may be part of an envelope. Not for csv."`
 	Compression   string        `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`
 	Mode          string        `yaml:"mode" default:"consume" doc:"Sources: consume reads each file from its beginning and resumes where it was."`
 	NameBy        string        `yaml:"name_by" default:"auto" doc:"Sinks: auto appends to the file at path, source_position writes immutable parts named after the records in them into the directory at path."`
@@ -92,6 +93,10 @@ func (c *Config) Validate(side route.Side) []error {
 	} else if c.Delimiter != "" && c.format() == formatCSV {
 		bad("delimiter", "is for line formats; csv has csv.separator")
 	}
+	if f := c.format(); side == route.Output && (f == formatNormal || f == formatJSON) && c.delimiter() >= ' ' {
+		// It may be part of an envelope, which would be read as two records.
+		bad("delimiter", "%q may occur inside of the JSON that format: %s writes; use a control character such as \"\\n\" or \"\\0\"", c.Delimiter, f)
+	}
 	if c.format() == formatCSV {
 		for _, err := range c.CSV.validate(side) {
 			errs = append(errs, fmt.Errorf("csv.%w", err))
@@ -143,6 +148,12 @@ func (c *CSVConfig) validate(side route.Side) []error {
 	}
 	if !c.Header && len(c.Columns) == 0 {
 		errs = append(errs, fmt.Errorf("columns: is required with header: false"))
+	}
+	for i, name := range c.Columns {
+		if side == route.Output && slices.Contains(c.Columns[:i], name) {
+			// A file with such a header could not be gone on with.
+			errs = append(errs, fmt.Errorf("columns: %q is there twice", name))
+		}
 	}
 	switch {
 	case side == route.Output && c.Separator == "auto":

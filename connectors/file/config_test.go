@@ -74,9 +74,17 @@ func TestConfigErrors(t *testing.T) {
 		{route.Input, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, OnMismatch: "drop"}}, "csv.on_mismatch"},
 		{route.Output, Config{Path: "x", Format: "json", NameBy: "write_time"}, "use source_position for parts"},
 		{route.Output, Config{Path: "x", Format: "csv", NameBy: "source_position", CSV: CSVConfig{Header: true, Separator: "auto"}}, "csv.separator: auto is for sources"},
+		{route.Output, Config{Path: "x", Format: "csv", CSV: CSVConfig{Header: true, Columns: []string{"a", "b", "a"}}}, `csv.columns: "a" is there twice`},
+		{route.Output, Config{Path: "x", Delimiter: ";"}, "delimiter: \";\" may occur inside"},
+		{route.Output, Config{Path: "x", Format: "json", Delimiter: " "}, "delimiter: \" \" may occur inside"},
 	} {
 		if got := errors.Join(c.cfg.Validate(c.side)...); got == nil || !strings.Contains(got.Error(), c.want) {
 			t.Errorf("%+v: %v, want %s", c.cfg, got, c.want)
+		}
+	}
+	for _, ok := range []Config{{Path: "x", Format: "json", Delimiter: "\t"}, {Path: "x", Delimiter: "\x00"}, {Path: "x", Format: "raw", Delimiter: ";"}} {
+		if errs := ok.Validate(route.Output); len(errs) > 0 {
+			t.Errorf("%+v: %v", ok, errs)
 		}
 	}
 	for _, side := range []route.Side{route.Input, route.Output} {

@@ -170,3 +170,15 @@ func TestBytesOfAnEnvelopeThatAreNoTextAreNotReplaced(t *testing.T) {
 		}
 	}
 }
+
+func TestADelimiterInsideOfAPayloadDoesNotSplitItsEnvelope(t *testing.T) {
+	t.Parallel()
+	for _, d := range []string{"\t", "\r", "\n"} {
+		path := filepath.Join(t.TempDir(), "out")
+		w := appending(t, Config{Path: path, Format: "json", Delimiter: d}, ordersClaim(1))
+		put(t, w, "{\t\"a\":\r\n1}", "[\t1]")
+		must(t, w.Close())
+		r := newRig(t, Config{Format: "json", Delimiter: d}, contentOf(t, path))
+		r.all("{ \"a\":  1}", "[ 1]")
+	}
+}

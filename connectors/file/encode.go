@@ -65,13 +65,14 @@ func (e *encoder) append(dst []byte, b *message.Batch, m int) ([]byte, error) {
 	return append(append(dst, b.Payload(m)...), e.delimiter), nil
 }
 
-// appendOneLine appends a valid JSON value without line ends: inside of one they
-// are white space between tokens.
+// appendOneLine appends a valid JSON value without line ends and other control
+// characters, which may be the delimiter: inside of one they are white space between
+// tokens.
 func appendOneLine(dst, p []byte) []byte {
 	at := len(dst)
 	dst = append(dst, p...)
 	for k := at; k < len(dst); k++ {
-		if dst[k] == '\n' || dst[k] == '\r' {
+		if dst[k] < ' ' {
 			dst[k] = ' '
 		}
 	}
