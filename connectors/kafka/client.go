@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,7 @@ const (
 	// fetchWait is how long a broker holds a fetch back when there is nothing.
 	fetchWait = 500 * time.Millisecond
 	// decompressBytes bounds what one record batch may unpack to, unless records
-	// may be larger.
+	// may be larger than half of it.
 	decompressBytes = 64 << 20
 )
 
@@ -47,10 +48,14 @@ func fetcher(e *endpoint, maxRecord int64, partition int32, from position, h *he
 		kgo.FetchMaxBytes(fetchBytes),
 		kgo.FetchMaxPartitionBytes(fetchBytes),
 		kgo.FetchMaxWait(fetchWait),
-		kgo.MaxDecompressBatchBytes(int(max(decompressBytes, 2*maxRecord))),
+		kgo.MaxDecompressBatchBytes(unpackLimit(maxRecord)),
 		kgo.WithPools(&slabs{}),
 		kgo.WithHooks(h),
 	)
+}
+
+func unpackLimit(maxRecord int64) int {
+	return int(min(max(decompressBytes, 2*maxRecord), math.MaxInt32))
 }
 
 // health watches a client's connections, since kgo tries again for ever and tells

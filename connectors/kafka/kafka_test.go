@@ -306,6 +306,35 @@ func TestRecordBeyondTheLimitIsRejectedAlone(t *testing.T) {
 	}
 }
 
+// A few hundred bytes must not become gigabytes here, and nobody must take that for a
+// network that is down.
+func TestABatchThatUnpacksToTooMuchIsNamedAndNotTriedForEver(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.Produce(t, &kgo.Record{Topic: topic, Value: []byte("0")})
+	c := b.Client(t, kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ProducerBatchMaxBytes(100<<20), kgo.BrokerMaxWriteBytes(100<<20), kgo.ManualFlushing())
+	value := make([]byte, 8<<20)
+	for range 9 {
+		c.Produce(t.Context(), &kgo.Record{Topic: topic, Value: value}, nil)
+	}
+	if err := c.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := newTestSource(t, b, topic)
+	r := openAt(t, s, 0, message.Position{})
+	g := readN(t, r, 1)
+	err := readError(t, r)
+	if connectors.Classify(err) != connectors.ClassData || !strings.Contains(err.Error(), "offsets 1 to 9") || !strings.Contains(err.Error(), "max_record_bytes") {
+		t.Fatalf("%s: %v", connectors.Classify(err), err)
+	}
+	// What it says helps.
+	s = newTestSource(t, b, topic, func(_ *Config, spec *route.Spec) { spec.MaxRecordBytes = 64 << 20 })
+	if n := len(readN(t, openAt(t, s, 0, g.end), 9).values); n != 9 {
+		t.Fatalf("%d records", n)
+	}
+}
+
 // A slow pipeline finds the next fetch there already, and nothing beyond it.
 func TestASlowPipelineFindsTheNextFetchThereAndNoMore(t *testing.T) {
 	t.Parallel()

@@ -163,7 +163,14 @@ func (r *reader) take(t *kgo.FetchTopic, p *kgo.FetchPartition) {
 // judge says what an error of a fetch means.
 func (r *reader) judge(err error) error {
 	var loss *kgo.ErrDataLoss
+	var large *kgo.ErrDecompressTooLarge
 	switch {
+	case errors.As(err, &large):
+		return r.fail("fetch", &connectors.Error{
+			Class: connectors.ClassData,
+			Err:   fmt.Errorf("the records at offsets %d to %d were compressed together and unpack to more than %d bytes", large.Offset, large.NextOffset-1, unpackLimit(r.claim.Spec.MaxRecordBytes)),
+			Hint:  "up to twice max_record_bytes is unpacked, if that is more",
+		})
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, kgo.ErrClientClosed):
@@ -175,7 +182,11 @@ func (r *reader) judge(err error) error {
 	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID):
 		return r.fail("fetch", fmt.Errorf("the topic was deleted or created anew: %w", connectors.ErrGap))
 	}
-	return r.fail("fetch", err)
+	at := r.next
+	if n := len(r.fetched); n > 0 {
+		at = r.fetched[n-1].Offset + 1
+	}
+	return r.fail(fmt.Sprintf("fetch from offset %d of", at), err)
 }
 
 var errReaderClosed = fmt.Errorf("reader is closed: %w", context.Canceled)
