@@ -171,6 +171,43 @@ func TestARecordThatWasDeadLetteredIsNotWrittenByTheNextOwner(t *testing.T) {
 	}
 }
 
+// Regression: the letters of a part were written behind its publication. Whoever finds
+// a part that is there moves the position over its range without reading it again, so
+// that a crash in between lost them.
+func TestLettersAreNotLostByACrashBetweenTheirPartAndThePosition(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.refuse = map[string]bool{"3": true}
+		x := &box{}
+		l := w.claim(part)
+		l.dlq(x)
+		ctx, kill := context.WithCancelCause(t.Context())
+		killed := errors.New("killed")
+		w.onPublish = func() error {
+			kill(killed) // and the part is there
+			return nil
+		}
+		odd := func(_ context.Context, b *message.Batch) error {
+			return &connectors.RowsError{Rows: []connectors.RowError{{Index: 7, Err: errors.New("odd")}}}
+		}
+		l.workers(1, odd)
+		if _, err := l.run(ctx, reads(0, 10, 10)); !errors.Is(err, killed) {
+			t.Fatal(err)
+		}
+		w.onPublish = nil
+		l = w.claim(part)
+		l.dlq(x)
+		l.workers(1, odd)
+		if _, err := l.run(t.Context(), reads(l.from(), 10, 10)); err != nil {
+			t.Fatal(err)
+		}
+		w.at(10)
+		w.once(10, 3, 7)
+		if !sameSet(x.letters, "3", "7") {
+			t.Errorf("dead letters %v", x.letters)
+		}
+	})
+}
+
 // The letter belongs to a record in front of the part's end, and the part is
 // published in the middle of the batch.
 func TestALetterIsNotLostWhenAPartEndsInsideItsBatch(t *testing.T) {
