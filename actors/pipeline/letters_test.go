@@ -180,20 +180,25 @@ func TestLettersAreNotLostByACrashBetweenTheirPartAndThePosition(t *testing.T) {
 		x := &box{}
 		l := w.claim(part)
 		l.dlq(x)
-		ctx, kill := context.WithCancelCause(t.Context())
 		killed := errors.New("killed")
 		w.onPublish = func() error {
-			kill(killed) // and the part is there
+			asked := 0
+			w.gate = func() error {
+				if asked++; asked == 1 {
+					return nil // of the publication: the part will be there
+				}
+				return killed
+			}
 			return nil
 		}
 		odd := func(_ context.Context, b *message.Batch) error {
 			return &connectors.RowsError{Rows: []connectors.RowError{{Index: 7, Err: errors.New("odd")}}}
 		}
 		l.workers(1, odd)
-		if _, err := l.run(ctx, reads(0, 10, 10)); !errors.Is(err, killed) {
+		if _, err := l.run(t.Context(), reads(0, 10, 10)); !errors.Is(err, killed) {
 			t.Fatal(err)
 		}
-		w.onPublish = nil
+		w.onPublish, w.gate = nil, func() error { return nil }
 		l = w.claim(part)
 		l.dlq(x)
 		l.workers(1, odd)
