@@ -29,7 +29,14 @@ const (
 	listEvery   = 5 * time.Second
 	listFirstly = 10 * time.Second // how long listFirst holds
 	listTimeout = 10 * time.Second
-	listBackoff = 30 * time.Second // the longest pause after errors
+)
+
+// Pauses after errors grow from the first to the second. What only somebody's hand
+// can mend (a wrong password, which a server may count) is asked rarely; a change of
+// the route has it asked at once, by another lister.
+const (
+	passingFirst, passingMost     = time.Second, 30 * time.Second
+	permanentFirst, permanentMost = 5 * time.Second, 80 * time.Second
 )
 
 // txnOps bounds the operations of one transaction; etcd takes 128.
@@ -150,8 +157,7 @@ func (d *discovery) run(ctx context.Context, l *lister, guard []lease.Compare) {
 		}
 	}()
 	began := time.Now()
-	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval = listFirst, listBackoff
+	passing, permanent := pauses(passingFirst, passingMost), pauses(permanentFirst, permanentMost)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -166,17 +172,26 @@ func (d *discovery) run(ctx context.Context, l *lister, guard []lease.Compare) {
 		}
 		next := listEvery
 		switch {
-		case err != nil:
-			next = pause.NextBackOff()
-		case time.Since(began) < listFirstly:
-			next = listFirst
-		}
-		if err == nil {
-			pause.Reset()
+		case err == nil:
+			passing.Reset()
+			permanent.Reset()
+			if time.Since(began) < listFirstly {
+				next = listFirst
+			}
+		case connectors.Classify(err) == connectors.ClassPermanent:
+			next = permanent.NextBackOff()
+		default:
+			next = passing.NextBackOff()
 		}
 		d.report(l, err, next)
 		timer.Reset(next)
 	}
+}
+
+func pauses(first, most time.Duration) *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = first, most
+	return b
 }
 
 // list asks the source once. A panic of a connector is its route's error.
