@@ -134,7 +134,7 @@ func TestTenThousandPartitionsArePlacedAndTakenOver(t *testing.T) {
 		for _, name := range []string{"n1", "n2", "n3"} {
 			w.start(name)
 		}
-		w.await(10*time.Second, func(v view) error {
+		w.await(time.Minute, func(v view) error {
 			if len(v.nodes) != 3 || v.leader.Node == "" {
 				return fmt.Errorf("nodes %v", v.nodes)
 			}
@@ -143,21 +143,21 @@ func TestTenThousandPartitionsArePlacedAndTakenOver(t *testing.T) {
 		w.settle()
 		began := time.Now()
 		w.route("big")
-		w.poll(time.Minute, func() bool { return w.count(w.keys.Assignments()) == 10_000 })
+		w.poll(5*time.Minute, func() bool { return w.count(w.keys.Assignments()) == 10_000 })
 		t.Logf("assigned after %v", time.Since(began))
-		w.poll(time.Minute, func() bool { return w.count(w.keys.Owners()) == 10_000 })
+		w.poll(5*time.Minute, func() bool { return w.count(w.keys.Owners()) == 10_000 })
 		t.Logf("owned after %v", time.Since(began))
-		v := w.await(time.Minute, spread(10_000, "n1", "n2", "n3"))
+		v := w.await(5*time.Minute, spread(10_000, "n1", "n2", "n3"))
 		killed := "n1"
 		if v.leader.Node == "n1" {
 			killed = "n2"
 		}
 		w.kill(killed)
-		w.poll(time.Minute, func() bool { return w.count(w.keys.Owners()) < 10_000 })
+		w.poll(5*time.Minute, func() bool { return w.count(w.keys.Owners()) < 10_000 })
 		expired := time.Now()
-		w.poll(time.Minute, func() bool { return w.view().count(w.view().assigned)[killed] == 0 })
+		w.poll(5*time.Minute, func() bool { return w.view().count(w.view().assigned)[killed] == 0 })
 		t.Logf("a node's share assigned anew %v after its lease ended", time.Since(expired))
-		w.poll(time.Minute, func() bool { return w.count(w.keys.Owners()) == 10_000 })
+		w.poll(5*time.Minute, func() bool { return w.count(w.keys.Owners()) == 10_000 })
 		t.Logf("and owned after %v", time.Since(expired))
 	})
 }
@@ -186,7 +186,7 @@ func (w *world) poll(limit time.Duration, cond func() bool) {
 // settle waits until every node counts as settled for all others.
 func (w *world) settle() {
 	w.t.Helper()
-	w.await(10*time.Second, func(v view) error {
+	w.await(time.Minute, func(v view) error {
 		for _, m := range w.members {
 			s := m.Status()
 			if s.Ready != nil {
