@@ -80,6 +80,44 @@ func TestFieldsOfAnyOrderGoToTheirColumns(t *testing.T) {
 6|-|\N|-|new|-|6|-`)
 }
 
+// An object of what is left over is one more column with a default; a row that
+// leaves nothing over must not be refused for a NULL that nobody sent.
+func TestNothingForTheExtraColumnGivesItsDefaultAndNoRefusal(t *testing.T) {
+	t.Parallel()
+	for _, key := range [][]string{nil, {"id"}} {
+		url := harness.Postgres(t).NewDatabase(t)
+		// numeric: rows in text form.
+		harness.PostgresExec(t, url, "CREATE TABLE t (id numeric PRIMARY KEY, rest jsonb NOT NULL DEFAULT '{}')")
+		r := start(t, sqlx.Config{URL: url, Table: "t", Columns: "auto", Key: key, ExtraColumn: "rest"}, 1)
+		commitAll(t, r, `{"id":1}`, `{"id":2,"x":1}`, `{"rest":null,"id":3}`)
+		harness.PostgresExec(t, url, "ALTER TABLE t ALTER id TYPE int")
+		r = start(t, sqlx.Config{URL: url, Table: "t", Columns: "auto", Key: key, ExtraColumn: "rest"}, 2)
+		commitAll(t, r, `{"id":4}`, `{"id":5,"x":1}`)
+		expect(t, url, "SELECT string_agg(id || rest::text, ' ' ORDER BY id) FROM t", `1{} 2{"x": 1} 3{"rest": null} 4{} 5{"x": 1}`)
+	}
+}
+
+// A domain is written as the type under it: a string for bytea is its bytes, not
+// the server's notation of bytes; an array is SQL's.
+func TestADomainTakesWhatItsTypeTakes(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []sqlx.Config{
+		{Table: "t", Columns: "auto"},
+		{InsertQuery: "INSERT INTO t VALUES (${payload:b}, ${payload:a}, ${payload:n})"},
+		{InsertQuery: "INSERT INTO t VALUES (${payload:b}, ${payload:a}, ${payload:n})", BulkCopy: true},
+	} {
+		cfg.URL = harness.Postgres(t).NewDatabase(t)
+		harness.PostgresExec(t, cfg.URL, `CREATE DOMAIN bytes AS bytea; CREATE DOMAIN ints AS int[]; CREATE DOMAIN small AS int CHECK (VALUE < 10); CREATE DOMAIN smaller AS small;
+			CREATE TABLE t (b bytes, a ints, n smaller)`)
+		r := start(t, cfg, 1)
+		if rows := refusedRows(t, r, `{"b":"\\x41","a":[1,2],"n":9}`, `{"n":10}`, `{"n":null}`); len(rows) != 1 || rows[0] != 1 {
+			t.Errorf("refused %v, want row 1", rows)
+		}
+		expect(t, cfg.URL, `SELECT convert_from(b, 'UTF8') || a::text || n FROM t WHERE n > 0`, `\x41{1,2}9`)
+		expect(t, cfg.URL, "SELECT count(*) FROM t", "2")
+	}
+}
+
 // A message of each kind in turn takes another statement; all are one transaction.
 func TestMissingFieldGivesTheDefaultWhateverStandsBesideIt(t *testing.T) {
 	t.Parallel()
@@ -168,6 +206,7 @@ func TestKeyWithoutItsUniqueIndexIsRefusedWithTheIndexToMake(t *testing.T) {
 	for want, cfg := range map[string]sqlx.Config{
 		`no column "x"`:         {Table: "t", Key: []string{"x"}},
 		`no column "rest"`:      {Table: "t", ExtraColumn: "rest"},
+		`"c" of table`:          {Table: "t", ExtraColumn: "c"},
 		"set auto_create_table": {Table: "nowhere"},
 		`"no"."t"`:              {Table: "no.t"},
 	} {
@@ -213,7 +252,7 @@ func TestMissingTableIsMadeFromTheFirstTransaction(t *testing.T) {
 	first := r.writer.Begin()
 	err := first.Add(batchOf(5, func(i int) string {
 		return []string{
-			`{"s":"2020-01-01","b":true,"i":1,"f":1,"big":1,"o":{"x":1},"a":[1],"mixed":1,"id":"k1","none":null,"late":null}`,
+			`{"xmin":-5,"s":"2020-01-01","b":true,"i":1,"f":1,"big":1,"o":{"x":1},"a":[1],"mixed":1,"id":"k1","none":null,"late":null}`,
 			`{"s":null,"b":false,"i":-2,"f":2.5,"big":99999999999999999999,"o":null,"a":[],"mixed":"x","id":"k2","late":[2]}`,
 			`{"id":"k3"}`, `not json`, `[1]`,
 		}[i]
@@ -240,7 +279,7 @@ func TestMissingTableIsMadeFromTheFirstTransaction(t *testing.T) {
 	}
 	expect(t, url, "SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'new'::regclass AND attnum > 0",
 		"id text, s text, b boolean, i bigint, f double precision, big numeric, o jsonb, a jsonb, mixed text, none text, late jsonb, rest jsonb")
-	expect(t, url, "SELECT string_agg(id || coalesce(i, 0) || coalesce(rest::text, ''), ' ' ORDER BY id) FROM new", `k11 k2-2 k30 n05{"new": 7}`)
+	expect(t, url, "SELECT string_agg(id || coalesce(i, 0) || coalesce(rest::text, ''), ' ' ORDER BY id) FROM new", `k11{"xmin": -5} k2-2 k30 n05{"new": 7}`)
 	commitAll(t, r, `{"id":"k1","i":9}`)
 	expect(t, url, "SELECT i FROM new WHERE id = 'k1'", "9")
 }

@@ -126,6 +126,9 @@ var kindNames = [...]string{"text", "boolean", "bigint", "numeric", "double prec
 // many columns a table is made with; it could have 1600 at most.
 const maxName, maxCreated = 63, 1000
 
+// systemColumns are the columns that every table has already.
+var systemColumns = []string{"tableoid", "ctid", "xmin", "cmin", "xmax", "cmax"}
+
 // infer looks at the payloads of a raw transaction: which fields there are, in the
 // order they were first seen, and what they hold. Strings are text whatever is in
 // them, since the next one may look different.
@@ -136,7 +139,7 @@ func infer(t *txn) []inferred {
 		gjson.ParseBytes(t.buf[t.start(i):t.end[i]]).ForEach(func(key, value gjson.Result) bool {
 			at, ok := index[key.Str]
 			if !ok {
-				if key.Str == "" || len(key.Str) > maxName || strings.IndexByte(key.Str, 0) >= 0 || len(fields) == maxCreated {
+				if key.Str == "" || len(key.Str) > maxName || strings.IndexByte(key.Str, 0) >= 0 || slices.Contains(systemColumns, key.Str) || len(fields) == maxCreated {
 					return true
 				}
 				at = len(fields)

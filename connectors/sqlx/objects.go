@@ -61,14 +61,15 @@ func (e *objects) appendRow(dst, payload []byte) ([]byte, rowKind, error) {
 			return dst, 0, fmt.Errorf("key %q is missing", x.columns[k].name)
 		}
 	}
+	if len(e.rest) > 0 {
+		e.rest = append(e.rest, '}')
+		e.found[x.extra] = extent{0, len(payload)} // there is something for it
+	}
 	var kind rowKind
 	for n, c := range x.defaults {
 		if e.found[c].to == 0 {
 			kind |= 1 << n
 		}
-	}
-	if len(e.rest) > 0 {
-		e.rest = append(e.rest, '}')
 	}
 	if len(x.defaults) == len(x.columns) && kind == 1<<len(x.columns)-1 {
 		return dst, 0, errNoColumns

@@ -223,6 +223,9 @@ func (s *sink) planStatement(ctx context.Context, conn *pgx.Conn, name string, s
 	}
 	var oids []uint32
 	if copy {
+		if err := s.checkCopy(ctx, conn, stmt.table); err != nil {
+			return plan{}, err
+		}
 		d, err := conn.PgConn().Prepare(ctx, "", "SELECT "+stmt.copyColumns+" FROM "+stmt.table+" LIMIT 0", nil)
 		if err != nil {
 			return plan{}, s.classed("look at table "+stmt.table, err)
@@ -268,17 +271,31 @@ func (s *sink) findTarget(ctx context.Context, conn *pgx.Conn, name string) (*ta
 	if err != nil {
 		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: %w", s.spec.Name, err), "")
 	}
-	if key := s.cfg.Key; key != nil {
-		unique, err := t.isUnique(ctx, conn, key)
-		if err != nil {
-			return nil, s.classed(op, err)
-		}
-		if !unique {
-			return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: no unique index of table %s is on exactly the key (%s)", s.spec.Name, t.name, strings.Join(key, ", ")),
-				fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s)", t.name, quoted(key...)))
-		}
+	key := s.cfg.Key
+	if key == nil {
+		return x, s.checkCopy(ctx, conn, t.name)
+	}
+	unique, err := t.isUnique(ctx, conn, key)
+	if err != nil {
+		return nil, s.classed(op, err)
+	}
+	if !unique {
+		return nil, connectors.Permanent(fmt.Errorf("route %s: sqlx: no unique index of table %s is on exactly the key (%s)", s.spec.Name, t.name, strings.Join(key, ", ")),
+			fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s)", t.name, quoted(key...)))
 	}
 	return x, nil
+}
+
+// checkCopy says at the start what the first row would stop at.
+func (s *sink) checkCopy(ctx context.Context, conn *pgx.Conn, table string) error {
+	why, err := noCopy(ctx, conn, table)
+	switch {
+	case err != nil:
+		return s.classed("look at table "+table, err)
+	case why != "":
+		return connectors.Permanent(fmt.Errorf("route %s: sqlx: COPY cannot write to %s, which %s", s.spec.Name, table, why), "use an insert_query without bulk_copy")
+	}
+	return nil
 }
 
 func (p *prepared) Session() string { return p.session }

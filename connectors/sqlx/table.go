@@ -75,11 +75,18 @@ type tableColumn struct {
 	bare bool
 }
 
-// columnType is what the encoders need to know of a type.
+// columnType is what the encoders need to know of a type; of a domain it is the type
+// that values have: the server reads those as it reads the domain's.
 type columnType struct {
 	oid uint32
 	// elem is the element type of an array, 0 for any other.
 	elem uint32
+	text bool // text, varchar and their like
+}
+
+// takesObject reports whether a JSON object can stand in the column as a whole.
+func (t columnType) takesObject() bool {
+	return t.isJSON() || t.text
 }
 
 func (t columnType) isJSON() bool { return t.oid == pgtype.JSONOID || t.oid == pgtype.JSONBOID }
@@ -116,40 +123,51 @@ func readTable(ctx context.Context, conn *pgx.Conn, name tableName) (*table, err
 		return nil, err
 	}
 	t.name = tableName{schema, relation}.quoted()
-	rows, err := conn.Query(ctx, `SELECT a.attname, a.atttypid, `+elemOf("t")+`, NOT a.atthasdef AND a.attidentity = ''
-		FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+	rows, err := conn.Query(ctx, `SELECT a.attname, t.oid, t.elem, t.is_text, NOT a.atthasdef AND a.attidentity = ''
+		FROM pg_attribute a CROSS JOIN `+typeOf("a.atttypid")+` t
 		WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a'
 		ORDER BY a.attnum`, t.oid)
 	if err != nil {
 		return nil, err
 	}
 	t.columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c tableColumn, err error) {
-		err = row.Scan(&c.name, &c.typ.oid, &c.typ.elem, &c.bare)
+		err = row.Scan(&c.name, &c.typ.oid, &c.typ.elem, &c.typ.text, &c.bare)
 		return c, err
 	})
 	return &t, err
 }
 
-// elemOf is the element type of an array type and 0 for others, in SQL.
-func elemOf(t string) string {
-	return "CASE WHEN " + t + ".typcategory = 'A' THEN " + t + ".typelem ELSE 0::oid END"
+// typeOf is what columnType holds of a type, in SQL.
+func typeOf(oid string) string {
+	return `LATERAL (WITH RECURSIVE b AS (SELECT p.* FROM pg_type p WHERE p.oid = ` + oid + `
+		UNION ALL SELECT p.* FROM b JOIN pg_type p ON p.oid = b.typbasetype)
+		SELECT oid, CASE typcategory WHEN 'A' THEN typelem ELSE 0::oid END AS elem, typcategory = 'S' AS is_text FROM b WHERE typtype <> 'd')`
 }
 
 // typesOf completes types of which only the numbers are known.
 func typesOf(ctx context.Context, conn *pgx.Conn, oids []uint32) ([]columnType, error) {
-	rows, err := conn.Query(ctx, "SELECT "+elemOf("t")+" FROM unnest($1::oid[]) WITH ORDINALITY u(oid, n) LEFT JOIN pg_type t ON t.oid = u.oid ORDER BY n", oids)
+	rows, err := conn.Query(ctx, "SELECT t.oid, t.elem, t.is_text FROM unnest($1::oid[]) WITH ORDINALITY u(oid, n) CROSS JOIN "+typeOf("u.oid")+" t ORDER BY n", oids)
 	if err != nil {
 		return nil, err
 	}
-	elems, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
-	if err != nil {
-		return nil, err
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t columnType, err error) {
+		err = row.Scan(&t.oid, &t.elem, &t.text)
+		return t, err
+	})
+}
+
+// noCopy says why COPY cannot write to a table, "" if it can.
+func noCopy(ctx context.Context, conn *pgx.Conn, table string) (why string, err error) {
+	const insteadOfInsert = "68" // in tgtype
+	err = conn.QueryRow(ctx, `SELECT CASE
+		WHEN relkind = 'v' AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND tgtype & `+insteadOfInsert+` = `+insteadOfInsert+`) THEN 'is a view'
+		WHEN relkind NOT IN ('r', 'p', 'f', 'v') THEN 'is no table'
+		WHEN row_security_active(c.oid) THEN 'has row-level security for this role'
+		ELSE '' END FROM pg_class c WHERE oid = to_regclass($1)`, table).Scan(&why)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil // whoever looks at its columns says so
 	}
-	types := make([]columnType, len(oids))
-	for i := range types {
-		types[i] = columnType{oid: oids[i], elem: elems[i]}
-	}
-	return types, nil
+	return why, err
 }
 
 // isUnique reports whether a unique index makes the server find a row by exactly

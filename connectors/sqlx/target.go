@@ -80,9 +80,12 @@ func newTarget(name string, t *table, cfg *Config) (*target, error) {
 		x.places = append(x.places, place{column: i, quoted: `"` + c.name + `"`})
 		if c.name == cfg.ExtraColumn {
 			x.extra = i
-			continue // a field of that name goes into the object, like any other
+			if !c.typ.takesObject() {
+				return nil, fmt.Errorf("column %q of table %s is no json, jsonb or text, so that it cannot be the extra_column", c.name, t.name)
+			}
+		} else {
+			x.index[c.name] = i // a field named like extra goes into the object, as any other
 		}
-		x.index[c.name] = i
 		if slices.Contains(cfg.Key, c.name) {
 			x.key = append(x.key, i)
 		} else if !c.bare {

@@ -225,8 +225,11 @@ func TestDeferredConstraintAtCommitIsARefusedRow(t *testing.T) {
 func TestCheckNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	url := harness.Postgres(t).NewDatabase(t)
-	harness.PostgresExec(t, url, "CREATE TABLE t (id int)")
+	harness.PostgresExec(t, url, "CREATE TABLE t (id int); CREATE VIEW v AS SELECT id AS payload FROM t; CREATE SEQUENCE s")
 	for want, cfg := range map[string]sqlx.Config{
+		`"v", which is a view`:            {URL: url, Table: "v"},
+		`."v", which is a view`:           {URL: url, Table: "v", Columns: "auto"},
+		"to s, which is no table":         {URL: url, InsertQuery: "INSERT INTO s (last_value) VALUES (${payload:a})", BulkCopy: true},
 		"auto_create_table":               {URL: url, Table: "missing"},
 		"no such column":                  {URL: url, Table: "t"},
 		"look at table":                   {URL: url, InsertQuery: "INSERT INTO t (id, x) VALUES (${payload:a}, ${payload:b})", BulkCopy: true},
