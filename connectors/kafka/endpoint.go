@@ -112,10 +112,10 @@ func byCode(code *kerr.Error, err error) error {
 		return connectors.Permanent(err, "the user needs the right for it")
 	case kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism:
 		return connectors.Permanent(err, "username, password and sasl.mechanism are what the broker knows")
-	case kerr.InvalidTopicException, kerr.PolicyViolation, kerr.InvalidPartitions, kerr.InvalidReplicationFactor, kerr.InvalidRequiredAcks:
+	case kerr.InvalidTopicException, kerr.PolicyViolation, kerr.InvalidPartitions, kerr.InvalidRequiredAcks:
 		return connectors.Permanent(err, "")
-	case kerr.UnknownTopicOrPartition:
-		return &connectors.Error{Class: connectors.ClassRetryable, Err: err, Hint: "create the topic; it is looked for again"}
+	case kerr.InvalidReplicationFactor:
+		return connectors.Permanent(err, "the brokers' default.replication.factor needs more brokers than there are: start them, or create the topic yourself")
 	case kerr.MessageTooLarge, kerr.RecordListTooLarge:
 		return &connectors.Error{Class: connectors.ClassData, Err: err, Hint: "the limit is max.message.bytes of the topic, or message.max.bytes of producer_options where that is less"}
 	case kerr.InvalidRecord, kerr.InvalidTimestamp:
@@ -145,6 +145,15 @@ func (e *endpoint) topic(ctx context.Context) (*kadm.Client, topic, error) {
 	resp, err := req.RequestWith(ctx, c)
 	if err == nil && len(resp.Topics) == 1 {
 		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		// Not permanent: a topic is often created by who writes to it, and later than
+		// the route that reads it. The pace of the attempts is the route's.
+		err = &connectors.Error{
+			Class: connectors.ClassRetryable,
+			Err:   fmt.Errorf("there is no topic of this name: %w", err),
+			Hint:  "are the name and the brokers right? If so, create the topic: a route that is kept running finds it within a minute",
+		}
 	}
 	if err != nil {
 		return nil, topic{}, e.fail("metadata", err)

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/message"
@@ -40,7 +39,7 @@ func (r *reader) open(ctx context.Context) error {
 		return err
 	}
 	if _, ok := topic.leaders[r.partition]; !ok {
-		return r.fail("open", kerr.UnknownTopicOrPartition)
+		return r.fail("open", errNoPartition)
 	}
 	log, err := r.source.bounds(ctx, adm, r.partition)
 	if err != nil {

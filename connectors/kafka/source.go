@@ -58,6 +58,15 @@ func (s *source) Identify(ctx context.Context, p connectors.Partition, recorded 
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	_, t, err := s.topic(ctx)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) && recorded != "" {
+		// One created anew would be another one (ErrGap, below). Whether it is gone is
+		// known for sure only then: a broker that just started may not know it yet.
+		return "", s.fail("identify "+p.ID, &connectors.Error{
+			Class: connectors.ClassRetryable,
+			Err:   fmt.Errorf("there is no topic of this name any more: %w", kerr.UnknownTopicOrPartition),
+			Hint:  "the position is in the one that was there; if it is gone for good, create it and give the route the position of the new one (mqbctl checkpoint reset)",
+		})
+	}
 	if err != nil {
 		return "", err
 	}
@@ -125,6 +134,9 @@ func (s *source) committed(ctx context.Context, adm *kadm.Client, partition int3
 	return o.At, o.LeaderEpoch, found && o.At >= 0, nil
 }
 
+// errNoPartition: a topic never loses partitions, so it is not the one that was listed.
+var errNoPartition = fmt.Errorf("the topic has no partition of this number: %w", kerr.UnknownTopicOrPartition)
+
 // bounds are the first and the next offset of a partition's log.
 type bounds struct{ start, end int64 }
 
@@ -140,7 +152,7 @@ func (s *source) bounds(ctx context.Context, adm *kadm.Client, partition int32) 
 		return bounds{}, s.fail("list offsets", err)
 	}
 	if !ok1 || !ok2 {
-		return bounds{}, s.fail("list offsets", kerr.UnknownTopicOrPartition)
+		return bounds{}, s.fail("list offsets", errNoPartition)
 	}
 	return bounds{start: start.Offset, end: end.Offset}, nil
 }
