@@ -110,8 +110,9 @@ func newDecompressor(c codec, r io.Reader) (decompressor, error) {
 	return d, d.Reset(r)
 }
 
-// gzipReader reads the first header only when it is asked for bytes, so that an
-// empty file is no error.
+// gzipReader reads a header only when it is asked for bytes behind what it gave, so
+// that an empty file is no error, and that the end of a member is not held back
+// until the next one begins.
 type gzipReader struct {
 	in bufio.Reader
 	z  gzip.Reader
@@ -127,14 +128,19 @@ func (g *gzipReader) Reset(r io.Reader) error {
 func (g *gzipReader) Read(p []byte) (int, error) {
 	if !g.on {
 		if _, err := g.in.Peek(1); err != nil {
-			return 0, err // io.EOF: an empty file
+			return 0, err // io.EOF: no member, or no more
 		}
 		if err := g.z.Reset(&g.in); err != nil {
 			return 0, unexpected(err)
 		}
+		g.z.Multistream(false)
 		g.on = true
 	}
-	return g.z.Read(p)
+	n, err := g.z.Read(p)
+	if err == io.EOF {
+		g.on, err = false, nil
+	}
+	return n, err
 }
 
 func (g *gzipReader) Close() error { return nil }

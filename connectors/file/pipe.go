@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -24,12 +25,23 @@ func isPipe(path string) bool {
 
 func isStdin(path string) bool { return path == "-" || filepath.Clean(path) == "/dev/stdin" }
 
-// openPipe opens what isPipe named. It does not wait for a writer. Standard input
-// is duplicated, so that closing it leaves that of the process alone.
-func openPipe(path string) (*os.File, error) {
+// openPipe opens what isPipe named. It does not wait for a writer. A named pipe ends
+// with its last writer, unless it is followed: then it is open for writing too, so
+// that it goes on with the writers that come later, instead of taking in what they
+// write and nobody reads. Standard input is duplicated, so that closing it leaves
+// that of the process alone.
+func openPipe(path string, follow bool) (*os.File, error) {
 	if !isStdin(path) {
-		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-		if err != nil {
+		mode := os.O_RDONLY
+		if follow {
+			mode = os.O_RDWR
+		}
+		f, err := os.OpenFile(path, mode|unix.O_NONBLOCK, 0)
+		switch {
+		case follow && errors.Is(err, fs.ErrPermission):
+			return nil, connectors.Permanent(fmt.Errorf("file source: %w", err),
+				"a named pipe that is followed is opened for writing as well, so that it does not end with its first writer: give the user that mqb runs as access to it, or set exit_on_empty")
+		case err != nil:
 			return nil, classify(fmt.Errorf("file source: %w", err))
 		}
 		return f, nil

@@ -52,7 +52,6 @@ func TestByteOrderMarkInPiecesIsNoDataInAPipe(t *testing.T) {
 func dribble(t *testing.T, cfg Config, text string) []string {
 	t.Helper()
 	r, s := fifo(t, cfg)
-	r.spec.ExitOnEmpty = true
 	rd, err := r.openPipe(s, message.Position{})
 	if err != nil {
 		t.Fatal(err)
@@ -76,4 +75,44 @@ func dribble(t *testing.T, cfg Config, text string) []string {
 		t.Fatal(err)
 	}
 	return got
+}
+
+// What a later writer puts into a pipe that has ended is taken and read by nobody.
+func TestAFollowedPipeIsReadOnWhenAnotherWriterComes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []codec{codecNone, codecGzip, codecZstd} { // lz4 fills 64 KiB before it hands them over
+		r, s := fifo(t, Config{Format: "raw", Compression: string(c)})
+		r.spec.ExitOnEmpty = false
+		rd, err := r.openPipe(s, message.Position{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			text, want := rows(1000*i, 1000)
+			done := make(chan error)
+			go func() {
+				if c != codecNone {
+					text = string(pack(t, c, text))
+				}
+				done <- os.WriteFile(r.path, []byte(text), 0) // opens and closes it
+			}()
+			for len(want) > 0 {
+				b, err := rd.Read(t.Context())
+				if err != nil {
+					t.Fatalf("%s: writer %d: %v", c, i, err)
+				}
+				for j := range b.Len() {
+					if string(b.Payload(j)) != want[0] {
+						t.Fatalf("%s: writer %d: %q, want %q", c, i, b.Payload(j), want[0])
+					}
+					want = want[1:]
+				}
+				b.Release()
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		rd.Close()
+	}
 }

@@ -238,7 +238,11 @@ func (s *source) openPipe(claim connectors.Claim, at place) (connectors.Reader, 
 	case s.began.Swap(true):
 		return nil, connectors.Permanent(fmt.Errorf("file source: %s was read by a run that has ended: a pipe is read once", name), "start the command again, or read from a file")
 	}
-	f, err := openPipe(s.cfg.Path)
+	spec := s.spec
+	if claim.Spec != nil {
+		spec = claim.Spec
+	}
+	f, err := openPipe(s.cfg.Path, !spec.ExitOnEmpty)
 	if err != nil {
 		return nil, err
 	}

@@ -147,7 +147,7 @@ func fifo(t *testing.T, cfg Config) (*rig, *source) {
 		t.Fatal(err)
 	}
 	r.cfg.Path = r.path
-	r.spec = route.Spec{BatchSize: 1000, MaxRecordBytes: 1 << 20}
+	r.spec = route.Spec{BatchSize: 1000, MaxRecordBytes: 1 << 20, ExitOnEmpty: true}
 	s, err := newSource(&r.cfg, &r.spec, connectors.Env{Node: "n1"})
 	if err != nil {
 		t.Fatal(err)
