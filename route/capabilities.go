@@ -109,7 +109,9 @@ type EndpointType struct {
 	// decoding. If it has a method FromScalar(string) error, the endpoint may be
 	// written as a bare scalar (static: "body"). If the config of an input has a
 	// method Reads(output any) bool, a route is refused whose output, or whose dlq,
-	// has a config that it says yes to: it would read what it writes.
+	// has a config that it says yes to: it would read what it writes. What a method
+	// Remarks(side Side) []string returns of a config without errors is shown as
+	// warnings: what was written and has no effect, and why.
 	NewConfig func() any
 	// Source and Sink are nil for an endpoint that cannot be one.
 	Source func(config any) SourceCapabilities

@@ -481,6 +481,10 @@ type scalarConfig interface{ FromScalar(string) error }
 // validator is a config with rules beyond its tags.
 type validator interface{ Validate(side Side) []error }
 
+// remarker is a config that has been given what has no effect here. Each remark names
+// it and says why; it becomes a warning.
+type remarker interface{ Remarks(side Side) []string }
+
 // reader is the config of an input that may take in what an output writes.
 type reader interface{ Reads(output any) bool }
 
@@ -522,6 +526,11 @@ func (d *decoder) decodeConfig(e *entry, config any, side Side, path string, res
 	if val, ok := config.(validator); ok && len(d.errs) == before {
 		for _, err := range val.Validate(side) {
 			d.configError(e, path, err)
+		}
+	}
+	if r, ok := config.(remarker); ok && len(d.errs) == before {
+		for _, msg := range r.Remarks(side) {
+			d.warnAt(e, msg)
 		}
 	}
 }

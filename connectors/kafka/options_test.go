@@ -171,6 +171,30 @@ func TestATopicThatTakesLessThanAnyClientSendsStillTakesWhatFits(t *testing.T) {
 	}
 }
 
+// In the dialect delayed_ack lets the input go on before the brokers have answered, and
+// lost messages. Whoever relies on it for speed is told that it does nothing here.
+func TestAnEarlyAckIsNotTakenOverSilently(t *testing.T) {
+	t.Parallel()
+	types := connectors.NewRegistry([]connectors.Type{Type(), static.Type()}, nil)
+	text := `
+input: {static: x}
+output:
+  kafka: {url: "a:1", topic: t, delayed_ack: true, producer_options: [["linger.ms", "5"]]}
+`
+	f, err := route.Decode("orders.yaml", []byte(text), types, route.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Join(f.Warnings, "\n")
+	if len(f.Warnings) != 2 || !strings.Contains(said, "orders.yaml:4:3: kafka: delayed_ack has no effect") || !strings.Contains(said, "linger.ms") {
+		t.Fatalf("%s", said)
+	}
+	f, err = route.Decode("orders.yaml", []byte(strings.Replace(text, "true, producer_options: [[\"linger.ms\", \"5\"]]", "false", 1)), types, route.Options{})
+	if err != nil || len(f.Warnings) > 0 {
+		t.Fatal(f, err)
+	}
+}
+
 func TestATopicWithoutALimitOfItsOwnCanBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	b := harness.Kafka(t)

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -42,7 +43,7 @@ type Config struct {
 
 	PartitionKey    string      `yaml:"partition_key" doc:"output: the metadata that becomes the key of a record; without it, or where a message has none, the key that the message came with, else its id"`
 	Partitions      *int32      `yaml:"partitions" min:"1" doc:"output: partitions of a topic that is created: 6 if nothing is said"`
-	DelayedAck      bool        `yaml:"delayed_ack" default:"false" doc:"output: accepted and without effect. The position follows the brokers' answers in any case"`
+	DelayedAck      bool        `yaml:"delayed_ack" default:"false" doc:"output: accepted and without effect, which validate warns about: the position follows the brokers' answers in any case"`
 	ProducerOptions [][2]string `yaml:"producer_options" doc:"output: pairs of name and value, in librdkafka's names: acks, enable.idempotence, compression.type, compression.level, message.max.bytes, max.in.flight, retries, request.timeout.ms, delivery.timeout.ms, partitioner, security.protocol, sasl.*, ssl.*. With acks other than all the route is at-most-once"`
 }
 
@@ -68,6 +69,23 @@ func (c *Config) Validate(side route.Side) []error {
 		errs = append(errs, fmt.Errorf("%s: has no meaning on an %s", k, side))
 	}
 	return errs
+}
+
+// Remarks names what has no effect here: options that a file of the dialect has, and
+// that are refused by nobody, because the route is no worse without them.
+func (c *Config) Remarks(side route.Side) (remarks []string) {
+	if c.DelayedAck {
+		// There it lets the input go on before the brokers have answered.
+		remarks = append(remarks, "delayed_ack has no effect: the position follows the brokers' answers, so that nothing counts as written that they do not have; batches are sent as a whole without it")
+	}
+	if s, _ := c.settings(side); len(s.unused) > 0 {
+		why := "a batch of the route is sent at once and as a whole"
+		if side == route.Input {
+			why = "fetches find their size, and no consumer group is joined"
+		}
+		remarks = append(remarks, fmt.Sprintf("options without effect: %s: %s", strings.Join(s.unused, ", "), why))
+	}
+	return remarks
 }
 
 // ofTheOther lists the keys given that only the other side has.
