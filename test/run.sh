@@ -12,17 +12,22 @@ if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
   fail "needs root on Debian, since it installs and starts PostgreSQL and Kafka; use 'make check' for the tests that need no server"
 fi
 missing=()
-command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
+command -v java >/dev/null || missing+=(default-jre-headless)
 command -v mvn >/dev/null || missing+=(maven)
-[ -d /usr/lib/postgresql/15/bin ] || missing+=(postgresql)
+compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
 for tool in python3 zstd lz4; do
   command -v $tool >/dev/null || missing+=("$tool")
 done
 if [ ${#missing[@]} -gt 0 ]; then
   echo "installing ${missing[*]}"
-  apt-get update -qq
-  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  # A new machine may be busy with its own updates.
+  wait=(-o DPkg::Lock::Timeout=300)
+  apt-get "${wait[@]}" update -qq
+  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get "${wait[@]}" install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
+
+# Root builds here what may belong to somebody else, and git refuses to look at that.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 
 report=$(mktemp -d)
 trap 'rm -rf "$report"' EXIT

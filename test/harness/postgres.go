@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,8 +31,27 @@ type PostgresServer struct {
 	proc *Process
 }
 
-// postgresBin is where Debian's postgresql-15 keeps its programs.
-const postgresBin = "/usr/lib/postgresql/15/bin/"
+// postgresProgram is the path of a program of the newest PostgreSQL that Debian has
+// installed.
+func postgresProgram(name string) (string, error) {
+	paths, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	if len(paths) == 0 {
+		return "", fmt.Errorf("no %s of PostgreSQL (Debian: postgresql)", name)
+	}
+	version := func(path string) int {
+		n, _ := strconv.Atoi(strings.Split(path, "/")[4])
+		return n
+	}
+	return slices.MaxFunc(paths, func(a, b string) int { return version(a) - version(b) }), nil
+}
+
+// installPostgres makes sure that there is some version.
+func installPostgres(t testing.TB) {
+	t.Helper()
+	if _, err := postgresProgram("postgres"); err != nil {
+		Install(t, "postgresql")
+	}
+}
 
 var sharedPostgres struct {
 	once   sync.Once
@@ -47,7 +67,7 @@ func Postgres(t testing.TB) *PostgresServer {
 	s := &sharedPostgres
 	s.once.Do(func() {
 		s.err = errors.New("its first user failed before it was started")
-		Install(t, "postgresql-15")
+		installPostgres(t)
 		s.server, s.err = startPostgres()
 		if s.err == nil {
 			atEnd(s.server.remove)
@@ -62,7 +82,7 @@ func Postgres(t testing.TB) *PostgresServer {
 // StartPostgres starts a PostgreSQL server that ends with the test.
 func StartPostgres(t testing.TB) *PostgresServer {
 	t.Helper()
-	Install(t, "postgresql-15")
+	installPostgres(t)
 	s, err := startPostgres()
 	if err != nil {
 		t.Fatalf("harness: %v", err)
@@ -102,8 +122,12 @@ func (s *PostgresServer) initialize() error {
 	if err := os.Chown(s.dir, int(c.Uid), int(c.Gid)); err != nil {
 		return err
 	}
+	program, err := postgresProgram("initdb")
+	if err != nil {
+		return err
+	}
 	initdb, err := start(context.Background(), Spec{
-		Name: "initdb", Path: postgresBin + "initdb", User: "postgres", Dir: s.dir,
+		Name: "initdb", Path: program, User: "postgres", Dir: s.dir,
 		Args: []string{"-D", s.data(), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8"},
 	})
 	if err != nil {
@@ -129,8 +153,12 @@ func (s *PostgresServer) start() error {
 	for _, v := range settings {
 		args = append(args, "-c", v)
 	}
+	program, err := postgresProgram("postgres")
+	if err != nil {
+		return err
+	}
 	p, err := start(context.Background(), Spec{
-		Name: "postgres", Path: postgresBin + "postgres", Args: args, User: "postgres", Dir: s.dir,
+		Name: "postgres", Path: program, Args: args, User: "postgres", Dir: s.dir,
 		// Fast shutdown: sessions are ended, not waited for.
 		StopSignal: 2, // SIGINT
 		Ready: func(ctx context.Context) error {
