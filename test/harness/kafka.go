@@ -35,9 +35,10 @@ type KafkaBroker struct {
 	// DataDir holds its log directories.
 	DataDir string
 
-	spec Spec
-	mu   sync.Mutex
-	proc *Process
+	spec       Spec
+	controller int // its port
+	mu         sync.Mutex
+	proc       *Process
 }
 
 // KafkaOptions changes a private broker.
@@ -127,7 +128,7 @@ func newKafka(dir string, opts KafkaOptions) (*KafkaBroker, error) {
 		return nil, err
 	}
 	config := filepath.Join(dir, "server.properties")
-	b := &KafkaBroker{Addr: fmt.Sprintf("127.0.0.1:%d", port), DataDir: data}
+	b := &KafkaBroker{Addr: fmt.Sprintf("127.0.0.1:%d", port), DataDir: data, controller: controller}
 	properties := opts.Properties
 	if opts.TLS != nil {
 		properties = b.secure(controller, free[2:], opts)
@@ -140,25 +141,27 @@ func newKafka(dir string, opts KafkaOptions) (*KafkaBroker, error) {
 		jvm = []string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xms128m", "-Xmx384m"}
 	}
 	b.spec = Spec{
-		Name: "kafka",
-		Path: "java",
-		Args: append(slices.Clone(jvm), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "lib", "*"), "kafka.Kafka", config),
-		Dir:  dir,
-		Ready: func(ctx context.Context) error {
-			c, err := kgo.NewClient(kgo.SeedBrokers(b.Addr))
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			d, err := kadm.NewClient(c).BrokerMetadata(ctx)
-			if err == nil && len(d.Brokers) == 0 {
-				err = errors.New("no broker registered yet")
-			}
-			return err
-		},
+		Name:  "kafka",
+		Path:  "java",
+		Args:  append(slices.Clone(jvm), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(lib, "lib", "*"), "kafka.Kafka", config),
+		Dir:   dir,
+		Ready: b.ready,
 	}
 	b.proc, err = start(context.Background(), b.spec)
 	return b, err
+}
+
+func (b *KafkaBroker) ready(ctx context.Context) error {
+	c, err := kgo.NewClient(kgo.SeedBrokers(b.Addr))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	d, err := kadm.NewClient(c).BrokerMetadata(ctx)
+	if err == nil && len(d.Brokers) == 0 {
+		err = errors.New("no broker registered yet")
+	}
+	return err
 }
 
 // downloadKafka lets Maven fetch Kafka and what it needs into dir/lib.
