@@ -1,57 +1,18 @@
 package route_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
 	"github.com/mqbridge/mqb/route"
+	"github.com/mqbridge/mqb/route/schematest"
 )
-
-// compiled is the schema as a validator of another's making reads it.
-func compiled(t *testing.T, types route.Types) *jsonschema.Schema {
-	t.Helper()
-	text, err := json.Marshal(route.Schema(types))
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("mqb.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("mqb.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func bySchema(t *testing.T, s *jsonschema.Schema, text string) error {
-	t.Helper()
-	b, err := yaml.YAMLToJSON([]byte(text))
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Validate(v)
-}
 
 // Each key with each kind of value: the schema and the decoder say the same.
 func TestSchemaAndDecoderAgreeOnEveryKey(t *testing.T) {
 	t.Parallel()
-	s := compiled(t, testTypes{})
+	bySchema := schematest.Validator(t, testTypes{})
 	values := []string{
 		`1`, `0`, `-1`, `99`, `100000000`, `1.5`, `x`, `""`, `"5"`, `true`, `"true"`, `5s`, `64MiB`, `null`, `[]`, `{}`, `[a]`, `[[a, b]]`, `[[a]]`, `{a: b}`, `{a: 1}`,
 		`exactly-once`, `raw`, `json`, `drop`, `auto`, `"${X}"`, `"${X:-1}"`, `{required: true}`, `{required: 1}`, `{ca_file: x, other: y}`, `{labels: {a: b}}`, `{exclude: [a]}`, `{age: 5s, bytes: 1MiB}`, `{age_ms: 5}`, `{age: 5s, age_ms: 5}`,
@@ -67,7 +28,7 @@ func TestSchemaAndDecoderAgreeOnEveryKey(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "must be at ") && strings.Contains(text, `"`) {
 			return // nor are the bounds of texts
 		}
-		if valid := bySchema(t, s, text); (valid == nil) != (err == nil) {
+		if valid := bySchema(text); (valid == nil) != (err == nil) {
 			t.Errorf("%s\ndecoder: %v\nschema:  %v", text, err, valid)
 		}
 	}

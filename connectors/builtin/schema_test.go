@@ -1,8 +1,6 @@
 package builtin_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,43 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
 	"github.com/mqbridge/mqb/connectors/builtin"
 	"github.com/mqbridge/mqb/route"
+	"github.com/mqbridge/mqb/route/schematest"
 )
-
-func schema(t *testing.T) func(text string) error {
-	t.Helper()
-	b, err := json.Marshal(route.Schema(builtin.Registry()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("mqb.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("mqb.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(text string) error {
-		b, err := yaml.YAMLToJSON([]byte(text))
-		if err != nil {
-			return err
-		}
-		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		if err != nil {
-			return err
-		}
-		return s.Validate(v)
-	}
-}
 
 func decode(text string) error {
 	_, err := route.Decode("f.yaml", []byte(text), builtin.Registry(), route.Options{LookupEnv: func(string) (string, bool) { return "x", true }})
@@ -60,7 +25,7 @@ var fenced = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 // editor must not mark what runs.
 func TestEveryExampleIsValidByDecoderAndSchema(t *testing.T) {
 	t.Parallel()
-	valid := schema(t)
+	valid := schematest.Validator(t, builtin.Registry())
 	root := filepath.Join("..", "..")
 	seen := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -115,7 +80,7 @@ func TestEveryExampleIsValidByDecoderAndSchema(t *testing.T) {
 // take records and deliver them nowhere.
 func TestMistakesAreRefusedByDecoderAndSchema(t *testing.T) {
 	t.Parallel()
-	valid := schema(t)
+	valid := schematest.Validator(t, builtin.Registry())
 	const in = "input: {file: {path: in.csv, format: csv}}\n"
 	for name, text := range map[string]string{
 		"a misspelt key":                    "input: {file: {path: in.csv, fromat: csv}}",
