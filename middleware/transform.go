@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/mqbridge/mqb/connectors"
@@ -53,7 +52,7 @@ type TransformConfig struct {
 	Mapping    route.Ordered  `yaml:"mapping" doc:"The fields of the new payload, in order: each a template (a bare \"${payload:a.b}\", also written \"$.a.b\", keeps its type), a constant, a list or a mapping of more fields. What a template does not find is left out."`
 	Expression string         `yaml:"expression" doc:"An expression that makes the new payload: {id: number(id), tier: attributes.tier ?? \"none\"}."`
 	Schema     map[string]any `yaml:"schema" doc:"A JSON schema that the payload must meet. References may only point into the schema itself."`
-	SchemaFile string         `yaml:"schema_file" doc:"A file with the schema, JSON or YAML, read whenever the route starts on a node. Changing it is no new generation of the route."`
+	SchemaFile string         `yaml:"schema_file" doc:"A file with the schema, JSON or YAML, read whenever the route starts on a node; mqbctl validate checks it where it is. Changing it is no new generation of the route."`
 	Coerce     bool           `yaml:"coerce" default:"true" doc:"Make values what the schema says where nothing is lost by it: text that is a number, true or false, an object or a list, and the other way round for text that a number or truth was given for. A string with contentMediaType application/json becomes the JSON it holds."`
 	Defaults   bool           `yaml:"apply_defaults" default:"true" doc:"Add the fields that are absent and have a default in the schema."`
 	EmptyNull  bool           `yaml:"coerce_empty_as_null" default:"false" doc:"An empty string becomes null where the schema's type allows null."`
@@ -117,24 +116,51 @@ type applier interface {
 
 // compileSchema returns nil if there is no schema.
 func (c *TransformConfig) compileSchema() (*schemaStage, error) {
-	var text []byte
-	var err error
 	switch {
 	case len(c.Schema) > 0:
-		text, err = json.Marshal(c.Schema)
-	case c.SchemaFile != "":
-		if text, err = os.ReadFile(c.SchemaFile); err == nil && !jsontext.Valid(text) {
-			if text, err = yaml.YAMLToJSON(text); err != nil {
-				err = fmt.Errorf("schema_file %s is neither JSON nor YAML", c.SchemaFile)
-			}
+		text, err := json.Marshal(c.Schema)
+		if err != nil {
+			return nil, err
 		}
-	default:
-		return nil, nil
+		return c.compile(text)
+	case c.SchemaFile != "":
+		text, err := readSchema(c.SchemaFile)
+		if err != nil {
+			return nil, fmt.Errorf("schema_file: %w", err)
+		}
+		s, err := c.compile(text)
+		if err != nil {
+			return nil, fmt.Errorf("schema_file: %s: %w", c.SchemaFile, err)
+		}
+		return s, nil
 	}
+	return nil, nil
+}
+
+// CheckFiles implements route.FileChecker.
+func (c *TransformConfig) CheckFiles() error {
+	if c.SchemaFile == "" {
+		return nil
+	}
+	_, err := c.compileSchema()
+	return err
+}
+
+// readSchema reads a file of JSON or YAML, as JSON.
+func readSchema(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil || jsontext.Valid(text) {
+		return text, err
+	}
+	value, err := route.ReadYAML(path, text)
 	if err != nil {
 		return nil, err
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	return json.Marshal(value)
+}
+
+func (c *TransformConfig) compile(schema []byte) (*schemaStage, error) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
 		return nil, err
 	}

@@ -317,7 +317,7 @@ func TestTransformOrder(t *testing.T) {
 func TestTransformSchemaFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "schema")
-	for _, text := range []string{`{"type":"object","properties":{"a":{"type":"integer"}}}`, "type: object\nproperties:\n  a: {type: integer}\n"} {
+	for _, text := range []string{`{"type":"object","properties":{"a":{"type":"integer"}}}`, "type: object\nproperties:\n  a: {type: integer, maximum: 18446744073709551616}\n", "\ufeff{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -63,6 +63,9 @@ the systems that it names are asked too; nothing is changed in them.`,
 			if err != nil {
 				return err
 			}
+			if err := c.checkFiles(list); err != nil {
+				return err
+			}
 			out := make([]checked, 0, len(list))
 			var first error
 			for _, e := range list {
@@ -91,6 +94,24 @@ the systems that it names are asked too; nothing is changed in them.`,
 	}
 	cmd.Flags().BoolVar(&connect, "connect", false, "ask the systems too")
 	return cmd
+}
+
+// checkFiles looks into the files that the nodes will read, as far as they are here.
+func (c *cli) checkFiles(list []catalog.Explanation) error {
+	var errs []error
+	for _, e := range list {
+		missing, err := e.Spec.CheckFiles()
+		for _, m := range missing {
+			fmt.Fprintln(c.err, "warning:", m)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if errs != nil {
+		return &catalog.Invalid{Problems: errs}
+	}
+	return nil
 }
 
 func (c *cli) checkInput(ctx context.Context, spec *route.Spec) error {
