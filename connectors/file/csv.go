@@ -27,6 +27,7 @@ type csvRecords struct {
 	base    int64 // offset of in[0] in the file
 	lo, hi  int   // what of in is still to be read
 	eof     bool  // the file ended at hi when it was read last
+	roomy   int   // reads in a row that needed no large buffer
 	largest int   // size of the largest object so far
 	warned  atomic.Bool
 }
@@ -357,18 +358,40 @@ func (c *csvRecords) seek(offset int64) { c.base, c.lo, c.hi = offset, 0, 0 }
 
 // more reads on; false at the end of the file.
 func (c *csvRecords) more(ctx context.Context) (bool, error) {
-	c.base += int64(c.lo)
-	c.hi = copy(c.in, c.in[c.lo:c.hi])
-	c.lo = 0
-	if c.hi == len(c.in) {
-		bigger := make([]byte, 2*len(c.in))
-		copy(bigger, c.in)
-		c.in = bigger
+	size := len(c.in)
+	switch {
+	case c.hi-c.lo == size:
+		size *= 2
+		c.roomy = 0
+	case c.oversized():
+		// What a large record needed is kept for the next one, if that comes soon.
+		if c.roomy++; c.roomy > 1 {
+			size = blockBytes
+		}
 	}
+	c.move(size)
 	n, end, err := c.readAt(ctx, c.in[c.hi:], c.base+int64(c.hi))
 	c.hi += n
-	c.eof = end
+	if c.eof = end; end && c.oversized() {
+		c.move(blockBytes)
+	}
 	return n > 0, err
+}
+
+// oversized reports whether the buffer is much larger than what is in it, since a
+// large record went through it.
+func (c *csvRecords) oversized() bool { return len(c.in) > mostKept && c.hi-c.lo < blockBytes }
+
+// move takes what is still to be read to the beginning of the buffer, of which size
+// bytes are to be had.
+func (c *csvRecords) move(size int) {
+	to := c.in
+	if size != len(c.in) {
+		to, c.roomy = make([]byte, size), 0
+	}
+	c.base += int64(c.lo)
+	c.lo, c.hi = 0, copy(to, c.in[c.lo:c.hi])
+	c.in = to
 }
 
 // blocks implements filler.

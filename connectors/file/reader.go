@@ -15,6 +15,9 @@ import (
 // system calls cost nothing per record, small enough to stay in the cache.
 const blockBytes = 256 << 10
 
+// mostKept is how large a buffer of a reader may stay when nothing needs it.
+const mostKept = 4 * blockBytes
+
 // bom is what some editors put in front of UTF-8; it is no part of the data.
 var bom = []byte("\xef\xbb\xbf")
 

@@ -59,6 +59,7 @@ type stream struct {
 	changed chan struct{} // closed, and made anew, when something below changes
 	buf     []byte
 	lo, hi  int   // the window is buf[lo:hi]
+	roomy   int   // times in a row that the buffer was much too large for it
 	base    int64 // offset of buf[lo] in the content
 	before  int64 // line feeds before it
 	kept    int64 // what is before this was released
@@ -133,17 +134,32 @@ func (s *stream) space() []byte {
 		s.wait()
 	}
 	if len(s.buf)-s.hi < chunk {
-		if s.lo < chunk || s.hi-s.lo > len(s.buf)/2 {
-			bigger := make([]byte, (s.hi-s.lo)*3/2+s.look+chunk)
-			s.hi = copy(bigger, s.buf[s.lo:s.hi])
-			s.buf = bigger
-		} else {
+		switch {
+		case s.lo < chunk || s.hi-s.lo > len(s.buf)/2:
+			s.resize()
+		case s.roomy > 0 && s.oversized():
+			s.resize()
+		default:
+			if s.oversized() {
+				s.roomy++ // the next record may be as large as the last one was
+			}
 			s.hi = copy(s.buf, s.buf[s.lo:s.hi])
+			s.lo = 0
 		}
-		s.lo = 0
 	}
 	return s.buf[s.hi : s.hi+chunk]
 }
+
+// resize makes a buffer for the window as it is and some more; mu is held.
+func (s *stream) resize() {
+	buf := make([]byte, (s.hi-s.lo)*3/2+s.look+chunk)
+	s.hi = copy(buf, s.buf[s.lo:s.hi])
+	s.buf, s.lo, s.roomy = buf, 0, 0
+}
+
+// oversized reports whether the buffer is much larger than the window, since a large
+// record went through it; mu is held.
+func (s *stream) oversized() bool { return len(s.buf) > mostKept+2*(s.hi-s.lo+s.look+chunk) }
 
 // drop forgets what was released. mu is held.
 func (s *stream) drop() {
@@ -179,6 +195,9 @@ func (s *stream) question() bool {
 	defer s.mu.Unlock()
 	s.room.Release()
 	s.look = 0
+	if s.drop(); s.oversized() {
+		s.resize()
+	}
 	for s.asked == s.told && !s.closed {
 		s.wait()
 	}
