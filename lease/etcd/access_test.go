@@ -276,7 +276,7 @@ func TestAFrozenMemberIsLeftBehind(t *testing.T) {
 	awaitMirror(t, m, shows("/n", "1"))
 	took := time.Since(begin)
 	t.Logf("the mirror was behind for %v", took.Round(time.Millisecond))
-	if took > pingEvery+pingTimeout+5*time.Second {
+	if took > pingEvery+pingTimeout+30*time.Second {
 		t.Errorf("the mirror was behind for %v", took)
 	}
 	awaitGate(t, s, true)

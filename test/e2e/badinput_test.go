@@ -141,7 +141,7 @@ func TestUnreachableBrokerAtStartIsRetriedWithBackoff(t *testing.T) {
     output:
       sqlx: {url: "%s", table: payloads}
 `, kafka.Addr, topic, db))
-	fleettest.Must(t, fleet.Eventually(t.Context(), 30*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		out, err := f.Ctl(t.Context(), "routes", "-o", "json")
 		if err == nil && !strings.Contains(string(out), kafka.Addr) {
 			err = fmt.Errorf("the reason is not shown: %s", out)

@@ -80,12 +80,12 @@ func TestOperatorPlacesExcludesMovesAndPauses(t *testing.T) {
 		return fleettest.Paced(fleettest.Parts("r", in, out, "batch_size: 20", "roll: {age: 200ms}", "placement: "+placement), 200)
 	}
 	fleettest.Apply(t, f, route("{labels: {zone: a}}"))
-	fleettest.Must(t, f.Until(t.Context(), 30*time.Second, "zone a has it all", func(l fleet.Leases) bool { return on(l, "n1") == 2 && on(l, "n2") == 2 }))
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "zone a has it all", func(l fleet.Leases) bool { return on(l, "n1") == 2 && on(l, "n2") == 2 }))
 
 	// Excluded, n1 keeps its two and gets none of the two that come.
 	mqbctl(t, f, "exclude", "n1")
 	csvFiles(t, f, 4, 2, rows)
-	fleettest.Must(t, f.Until(t.Context(), 30*time.Second, "n2 has the new ones", func(l fleet.Leases) bool { return on(l, "n1") == 2 && on(l, "n2") == 4 }))
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "n2 has the new ones", func(l fleet.Leases) bool { return on(l, "n1") == 2 && on(l, "n2") == 4 }))
 	if m := members(t, f)["n1"]; !m.Excluded || m.State != "active" {
 		t.Errorf("n1 is excluded and shown as %+v", m)
 	}
@@ -100,7 +100,7 @@ func TestOperatorPlacesExcludesMovesAndPauses(t *testing.T) {
 	refuses(t, f, "node n1 is excluded", "move", p, "--to", "n1")
 	refuses(t, f, "has the label zone=b, not a", "move", p, "--to", "n3")
 	mqbctl(t, f, "include", "n1")
-	fleettest.Must(t, f.Until(t.Context(), 30*time.Second, "it is even again", func(l fleet.Leases) bool { return on(l, "n1") == 3 && on(l, "n2") == 3 }))
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "it is even again", func(l fleet.Leases) bool { return on(l, "n1") == 3 && on(l, "n2") == 3 }))
 
 	// A move stays, though the loads were even before.
 	l, err = f.Leases(t.Context())
@@ -114,7 +114,7 @@ func TestOperatorPlacesExcludesMovesAndPauses(t *testing.T) {
 	if table := mqbctl(t, f, "leases"); !strings.Contains(table, "moved to n1 by an operator: "+p) {
 		t.Errorf("the pin is not shown:\n%s", table)
 	}
-	fleettest.Must(t, f.Until(t.Context(), 30*time.Second, "another one made room", func(l fleet.Leases) bool { return on(l, "n1") == 3 && on(l, "n2") == 3 }))
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "another one made room", func(l fleet.Leases) bool { return on(l, "n1") == 3 && on(l, "n2") == 3 }))
 	l, err = f.Leases(t.Context())
 	fleettest.Must(t, err)
 	for _, x := range l {
@@ -147,7 +147,7 @@ func TestOperatorPlacesExcludesMovesAndPauses(t *testing.T) {
 
 	// No node has such a label: nobody holds anything, and each row says why.
 	fleettest.Apply(t, f, route("{labels: {zone: c}}"))
-	fleettest.Must(t, f.Until(t.Context(), 30*time.Second, "nobody may hold it", func(l fleet.Leases) bool {
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "nobody may hold it", func(l fleet.Leases) bool {
 		n := 0
 		for _, x := range l {
 			if x.State == "unassigned" && strings.Contains(x.Reason, "n3 has the label zone=b, not c") {
@@ -181,7 +181,7 @@ func TestNodeThatLostItsDiskIsRemovedAndJoinsAnew(t *testing.T) {
 	in, out := filepath.Join(csvFiles(t, f, 0, 6, rows), "*.csv"), filepath.Join(f.Dir, "out")
 	spec := fleettest.Paced(fleettest.Parts("r", in, out, "batch_size: 20", "roll: {age: 300ms}"), 200)
 	fleettest.Apply(t, f, spec)
-	fleettest.Must(t, f.Until(t.Context(), 30*time.Second, "all run", func(l fleet.Leases) bool { return on(l, "n3") == 2 }))
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "all run", func(l fleet.Leases) bool { return on(l, "n3") == 2 }))
 	refuses(t, f, "node n3 lives", "nodes", "remove", "n3", "--yes")
 	f.Kill("n3")
 	fleettest.Must(t, os.RemoveAll(filepath.Join(f.Dir, "n3")))
@@ -245,7 +245,7 @@ func TestQuarantinedPartitionShowsItsErrorAndNextTry(t *testing.T) {
 	fleettest.Apply(t, f, fleettest.Parts("first", in, out))
 	fleettest.Done(t, f, 1, time.Minute)
 	fleettest.Apply(t, f, fleettest.Parts("second", in, out))
-	fleettest.Must(t, fleet.Eventually(t.Context(), 30*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		var v struct {
 			Leases []struct {
 				Route, State, Reason string

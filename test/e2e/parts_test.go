@@ -57,7 +57,7 @@ func TestSecondRouteOnTheSameDirectoryIsRefused(t *testing.T) {
 func refused(t *testing.T, f *fleet.Fleet, route string, words ...string) {
 	t.Helper()
 	var reason string
-	fleettest.Must(t, f.Until(t.Context(), 30*time.Second, route+" is refused", func(l fleet.Leases) bool {
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, route+" is refused", func(l fleet.Leases) bool {
 		for _, x := range l {
 			if x.Route == route && x.State == "quarantined" {
 				reason = x.Reason
@@ -137,7 +137,7 @@ func TestNewAndGrowingFilesAreNoticed(t *testing.T) {
 	fleettest.Must(t, err)
 	_, err = file.WriteString("201,\"grown\"\n202,\"half")
 	fleettest.Must(t, err)
-	fleettest.Must(t, fleet.Eventually(t.Context(), 30*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		r, err := checker.Parts(out, 201)
 		if err == nil && !r.OK() {
 			err = errors.New(r.String())
@@ -146,7 +146,7 @@ func TestNewAndGrowingFilesAreNoticed(t *testing.T) {
 	}))
 	_, err = file.WriteString(" a line\"\n")
 	fleettest.Must(t, errors.Join(err, file.Close()))
-	fleettest.Must(t, fleet.Eventually(t.Context(), 30*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		r, err := checker.Parts(out, 202)
 		if err == nil && !r.OK() {
 			err = errors.New(r.String())

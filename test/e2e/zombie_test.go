@@ -53,7 +53,7 @@ func TestWriteOfAZombieFrozenBetweenCheckAndWriteIsRefusedByTheStore(t *testing.
 	f, out, zombie, successor := frozenOwner(t, fleettest.Hooks, "commit.before-write@4", 4000, "MQB_HOOK_OFF=gate")
 	before := fleettest.RecordOf(t, f, "r")
 	f.Thaw(zombie)
-	fleettest.Must(t, fleet.Eventually(t.Context(), 30*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		if log := f.Log(zombie); !strings.Contains(log, "by=fence") {
 			return fmt.Errorf("the zombie was not fenced")
 		}
@@ -75,7 +75,7 @@ func TestWokenNodeStopsAtItsGate(t *testing.T) {
 	f, out, zombie, _ := frozenOwner(t, fleettest.Hooks, "part.staged@4", 4000)
 	f.Thaw(zombie)
 	fleettest.Must(t, f.Until(t.Context(), time.Minute, "r is done", func(l fleet.Leases) bool { return l.Count("done", "") == 1 }))
-	fleettest.Must(t, fleet.Eventually(t.Context(), 10*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		if log := f.Log(zombie); !strings.Contains(log, "by=gate") {
 			return fmt.Errorf("the zombie did not stop at its gate")
 		}

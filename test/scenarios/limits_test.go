@@ -74,7 +74,7 @@ func TestSIGTERMWithFullBuffersAndADeadlineThatIsTooShort(t *testing.T) {
 	conn := harness.PostgresConnect(t, db)
 	_, err := conn.Exec(t.Context(), `BEGIN; LOCK TABLE t IN SHARE ROW EXCLUSIVE MODE`)
 	fleettest.Must(t, err)
-	fleettest.Must(t, fleet.Eventually(t.Context(), 20*time.Second, func() error {
+	fleettest.Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		var waiting int
 		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&waiting)
 		if err == nil && waiting == 0 {
@@ -119,7 +119,7 @@ func TestStoreThatFellBackToAnOlderCopyStopsThePartition(t *testing.T) {
 	fleettest.Must(t, os.RemoveAll(records))
 	fleettest.Must(t, os.CopyFS(records, os.DirFS(older)))
 	fleettest.Start(t, f, "n1")
-	fleettest.Must(t, f.Until(t.Context(), 15*time.Second, "the partition stops", func(l fleet.Leases) bool {
+	fleettest.Must(t, f.Until(t.Context(), time.Minute, "the partition stops", func(l fleet.Leases) bool {
 		return len(l) == 1 && l[0].State == "quarantined" && strings.Contains(l[0].Reason, "was claimed")
 	}))
 	doubled(t, out, rows)

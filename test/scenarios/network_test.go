@@ -88,7 +88,7 @@ func TestOwnerCutOffFromItsOutputKeepsTriesGivesUpAndGoesOn(t *testing.T) {
 	f.Coordinator = harness.Etcd(t, 1).URL()
 	fleettest.Start(t, f, "n1")
 	in := fleettest.CSV(t, f.Dir, "in.csv", 1, zombieRows)
-	fleettest.Apply(t, f, fleettest.Paced(intoPostgres("r", in, db)+"    give_up_after: 4s\n", zombieRate))
+	fleettest.Apply(t, f, fleettest.Paced(intoPostgres("r", in, db)+"    give_up_after: 12s\n", zombieRate))
 	fleettest.Must(t, f.Until(t.Context(), time.Minute, "rows are written", func(fleet.Leases) bool { return rowsIn(t, db) > 0 }))
 	cut := time.Now()
 	pg.Kill()
@@ -98,9 +98,9 @@ func TestOwnerCutOffFromItsOutputKeepsTriesGivesUpAndGoesOn(t *testing.T) {
 			return len(l) == 1 && l[0].State == state && l[0].Owner == owner && l[0].Reason != ""
 		}))
 	}
-	state(4*time.Second, "acquiring", "n1") // kept, and the reason is told
-	state(time.Minute, "quarantined", "")   // given back
-	if d := time.Since(cut); d < 4*time.Second {
+	state(12*time.Second, "acquiring", "n1") // kept, and the reason is told
+	state(time.Minute, "quarantined", "")    // given back
+	if d := time.Since(cut); d < 12*time.Second {
 		t.Errorf("given back %v after the cut, before give_up_after", d)
 	}
 	pg.Restart(t)

@@ -55,7 +55,7 @@ func TestZombieIsRefusedByEveryStore(t *testing.T) {
 			zombie := frozenOwner(t, f, "commit.before-write@4", fleettest.Paced(fleettest.Parts("r", in, out, more...), zombieRate))
 			before := fleettest.RecordOf(t, f, "r")
 			f.Thaw(zombie)
-			fleettest.AwaitLog(t, f, zombie, "by=fence", 30*time.Second)
+			fleettest.AwaitLog(t, f, zombie, "by=fence", time.Minute)
 			after := fleettest.RecordOf(t, f, "r")
 			if after.Epoch != before.Epoch || after.Version < before.Version {
 				t.Errorf("the record went from %+v to %+v: the zombie's write landed", before, after)
@@ -169,7 +169,7 @@ func TestZombieThatHoldsTheSinksLocksIsRefusedAndDelaysNobody(t *testing.T) {
 			}
 			before := fleettest.RecordOf(t, f, "r")
 			f.Thaw("zombie")
-			fleettest.AwaitLog(t, f, "zombie", "lost ownership", 30*time.Second)
+			fleettest.AwaitLog(t, f, "zombie", "lost ownership", time.Minute)
 			if after := fleettest.RecordOf(t, f, "r"); after.Epoch != before.Epoch || after.Version < before.Version {
 				t.Errorf("the record went from %+v to %+v: the zombie's write landed", before, after)
 			}

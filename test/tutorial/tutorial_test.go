@@ -238,7 +238,7 @@ func (s *session) answer(command string) string {
 // until waits for what a comment of the page says.
 func (s *session) until(condition string) {
 	s.t.Helper()
-	harness.Eventually(s.t, 20*time.Second, func() error {
+	harness.Eventually(s.t, time.Minute, func() error {
 		if got := s.run("{ " + condition + "; } >/dev/null 2>&1; echo $?"); strings.TrimSpace(got) != "0" {
 			return fmt.Errorf("not yet: %s", condition)
 		}

@@ -158,7 +158,7 @@ func indented(lines []string) string {
 func Apply(t testing.TB, f *fleet.Fleet, spec string) {
 	t.Helper()
 	path := Write(t, f.Dir, "apply.yaml", spec)
-	Must(t, fleet.Eventually(t.Context(), 15*time.Second, func() error {
+	Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		_, err := f.Ctl(t.Context(), "apply", "-f", path)
 		return err
 	}))
@@ -238,7 +238,7 @@ type Record struct {
 func RecordOf(t testing.TB, f *fleet.Fleet, route string) Record {
 	t.Helper()
 	var r Record
-	Must(t, fleet.Eventually(t.Context(), 10*time.Second, func() error {
+	Must(t, fleet.Eventually(t.Context(), time.Minute, func() error {
 		out, err := f.Ctl(t.Context(), "checkpoint", "show", route, "-o", "json")
 		if err != nil {
 			return err
