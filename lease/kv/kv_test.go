@@ -2,10 +2,12 @@ package kv
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +116,30 @@ func TestHistoryIsBoundedInBytes(t *testing.T) {
 	}
 	if s.history.bytes > 10_000 || len(s.history.revisions) != 9 || s.history.compacted != 91 {
 		t.Fatalf("%d bytes, %d revisions, compacted %d", s.history.bytes, len(s.history.revisions), s.history.compacted)
+	}
+}
+
+// Whoever forgot a watch must not keep a closed store alive.
+func TestAWatchThatNobodyReadsEndsWithItsStore(t *testing.T) {
+	s := New(Options{})
+	const changes = 60
+	for i := range changes {
+		if _, err := s.Txn(nil, []lease.Op{lease.Put("k", fmt.Append(nil, i))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := s.Watch(context.Background(), "", 1)
+	for len(w) < cap(w) {
+		runtime.Gosched()
+	}
+	s.Close()
+	// What comes now is little more than lay in the channel.
+	told := 0
+	for range w {
+		told++
+	}
+	if told > changes/2 {
+		t.Errorf("%d responses of a closed store", told)
 	}
 }
 

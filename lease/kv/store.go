@@ -45,6 +45,7 @@ type Store struct {
 	history   history
 	changed   chan struct{} // closed and replaced when a watch may have news
 	closed    bool
+	ended     chan struct{} // closed by Close
 }
 
 // grant is one lease and what hangs on it.
@@ -65,7 +66,7 @@ func New(o Options) *Store {
 		tree:    iradix.New[*lease.KV](),
 		leases:  map[lease.LeaseID]*grant{},
 		history: history{maxEvents: o.HistoryEvents, maxBytes: o.HistoryBytes},
-		changed: make(chan struct{}),
+		changed: make(chan struct{}), ended: make(chan struct{}),
 	}
 }
 
@@ -254,13 +255,13 @@ func (s *Store) Revision() int64 {
 	return s.rev
 }
 
-// Close ends all watches. The store stays readable.
+// Close ends all watches, read or not. The store stays readable.
 func (s *Store) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.closed = true
-		close(s.changed)
+		close(s.ended)
 	}
 }
 

@@ -76,6 +76,8 @@ func (s *Store) Watch(ctx context.Context, prefix string, from int64) <-chan lea
 				return true
 			case <-ctx.Done():
 				return false
+			case <-s.ended:
+				return false
 			}
 		}
 		next := max(from, 1)
@@ -105,6 +107,8 @@ func (s *Store) Watch(ctx context.Context, prefix string, from int64) <-chan lea
 			select {
 			case <-changed:
 			case <-ctx.Done():
+				return
+			case <-s.ended:
 				return
 			}
 		}
