@@ -80,6 +80,10 @@ func newCompressor(c codec) (compressor, error) {
 	return nil, fmt.Errorf("%q compresses nothing", c)
 }
 
+// mostWindow is the largest zstd window that is read, which is also the most that
+// zstd itself reads unless it is told to: a reader has to hold all of it.
+const mostWindow = 128 << 20
+
 // decompressor reads all members of a file, one after another. A file that ends
 // inside a member gives io.ErrUnexpectedEOF behind the last bytes that can be had.
 type decompressor interface {
@@ -97,7 +101,7 @@ func newDecompressor(c codec, r io.Reader) (decompressor, error) {
 	case codecGzip:
 		d = &gzipReader{}
 	case codecZstd:
-		z, err := zstd.NewReader(nil)
+		z, err := zstd.NewReader(nil, zstd.WithDecoderMaxWindow(mostWindow))
 		if err != nil {
 			return nil, err
 		}
@@ -146,6 +150,14 @@ func (g *gzipReader) Read(p []byte) (int, error) {
 func (g *gzipReader) Close() error { return nil }
 
 type zstdReader struct{ *zstd.Decoder }
+
+func (z *zstdReader) Read(p []byte) (int, error) {
+	n, err := z.Decoder.Read(p)
+	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		err = fmt.Errorf("%w: to read it would need more than %d MiB of memory; compress it anew without --long or --ultra", err, mostWindow>>20)
+	}
+	return n, err
+}
 
 func (z *zstdReader) Close() error {
 	z.Decoder.Close()

@@ -5,8 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/mqbridge/mqb/connectors"
+	"github.com/mqbridge/mqb/message"
 )
 
 func pack(t *testing.T, c codec, members ...string) []byte {
@@ -117,4 +121,20 @@ func TestCodecFromTheKeyOrThePath(t *testing.T) {
 	if _, err := codecOf("brotli", "a"); err == nil {
 		t.Error("brotli was taken")
 	}
+}
+
+// A frame says itself how much of what it holds has to be kept to read it, and
+// compressed data is small: a few files could ask for all the memory there is.
+func TestAFrameThatAsksForTooMuchMemoryIsRefused(t *testing.T) {
+	t.Parallel()
+	// Magic number, no content size, a window of 2^(10+19) bytes; then a raw block.
+	frame := "\x28\xb5\x2f\xfd\x00\x98" + "\x11\x00\x00" + "a\n"
+	r := newRig(t, Config{Format: "raw", Compression: "zstd"}, frame)
+	r.spec.ExitOnEmpty = true
+	_, _, err := drain(t, r.mustOpen(message.Position{}))
+	if connectors.Classify(err) != connectors.ClassData || !strings.Contains(err.Error(), "window size exceeded: to read it would need more than 128 MiB") {
+		t.Fatal(err)
+	}
+	frame = "\x28\xb5\x2f\xfd\x00\x88" + "\x11\x00\x00" + "a\n" // 128 MiB
+	newRig(t, Config{Format: "raw", Compression: "zstd"}, frame).all("a")
 }
