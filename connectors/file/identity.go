@@ -82,6 +82,45 @@ func verify(f *os.File, recorded identity, shared bool) error {
 	return nil
 }
 
+// atNewEnd notes that the end was reached, and learns more of the file's head where
+// it was not all there when the run began: a file that was empty then is like any
+// other that is emptied and filled again.
+func (r *reader) atNewEnd() error {
+	if r.ended {
+		return nil
+	}
+	r.ended = true
+	if r.id.inode == "" || r.id.headLen == headBytes {
+		return nil
+	}
+	if err := verify(r.f, r.id, r.src.shared); err != nil {
+		return err
+	}
+	id, err := identify(r.f, r.src.shared, headBytes)
+	if err != nil {
+		return r.failed("identify", err)
+	}
+	r.id = id
+	return nil
+}
+
+// replaced looks whether the path leads to another file by now. The one we hold
+// was read to its end; the other one cannot be read under the same position.
+func (r *reader) replaced() error {
+	there, err := os.Stat(r.f.Name())
+	if err != nil {
+		return nil // deleted: what we hold is all there was
+	}
+	ours, err := r.f.Stat()
+	if err != nil {
+		return r.failed("stat", err)
+	}
+	if !os.SameFile(ours, there) {
+		return gap(fmt.Errorf("%s was replaced by another file, of which nothing has been read; the old one was read to its end (record %d, byte %d)", r.f.Name(), r.at.Record, r.at.Offset))
+	}
+	return nil
+}
+
 func gap(err error) error {
 	return &connectors.Error{
 		Class: connectors.ClassGap,

@@ -189,7 +189,9 @@ func (r *reader) Read(ctx context.Context) (*message.Batch, error) {
 				continue // blank lines only
 			}
 		}
-		r.ended = true
+		if err := r.atNewEnd(); err != nil {
+			return nil, err
+		}
 		if rest == 0 && !r.live {
 			r.at.End = true
 			if err := r.replaced(); err != nil {
@@ -456,23 +458,6 @@ func (r *reader) lineEnd(ctx context.Context, offset int64, delimiter byte) (end
 			return offset, false, nil
 		}
 	}
-}
-
-// replaced looks whether the path leads to another file by now. The one we hold
-// was read to its end; the other one cannot be read under the same position.
-func (r *reader) replaced() error {
-	there, err := os.Stat(r.f.Name())
-	if err != nil {
-		return nil // deleted: what we hold is all there was
-	}
-	ours, err := r.f.Stat()
-	if err != nil {
-		return r.failed("stat", err)
-	}
-	if !os.SameFile(ours, there) {
-		return gap(fmt.Errorf("%s was replaced by another file, of which nothing has been read; the old one was read to its end (record %d, byte %d)", r.f.Name(), r.at.Record, r.at.Offset))
-	}
-	return nil
 }
 
 func (r *reader) failed(op string, err error) error {

@@ -483,6 +483,25 @@ func TestIdentityGrowsWithTheHead(t *testing.T) {
 	}
 }
 
+// A log is empty when a route finds it, and is emptied again when it is rotated.
+func TestAFileThatBeganEmptyIsNotTakenForTheOneThatItIsFilledWithLater(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rawLines, "")
+	rd := r.mustOpen(message.Position{})
+	for i := range 3 {
+		line := fmt.Sprintf("line %d", i)
+		write(t, r.path, line+"\n")
+		if got, _, err := drain(t, rd); !slices.Equal(got, []string{line}) || !errors.Is(err, connectors.ErrEndOfInput) {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	must(t, os.Truncate(r.path, 0))
+	write(t, r.path, strings.Repeat("other\n", 100))
+	if got, _, err := drain(t, rd); len(got) > 0 || !errors.Is(err, connectors.ErrGap) {
+		t.Fatalf("%d records, %v", len(got), err)
+	}
+}
+
 // FuzzLines compares the framing with a plain split, at any batch size, resumed
 // after each batch, with the file growing in between.
 func FuzzLines(f *testing.F) {
