@@ -263,21 +263,39 @@ func (c *cli) checkpointCommand() *cobra.Command {
 
 func (c *cli) showCheckpointsCommand() *cobra.Command {
 	var dir string
+	var copied copyOptions
 	cmd := &cobra.Command{
-		Use:   "show ROUTE",
-		Short: "Show the checkpoint records of a route",
+		Use:   "show (ROUTE | SRC DST)",
+		Short: "Show the checkpoint records of a route, or of a copy",
 		Long: `Show the checkpoint records of a route of the cluster, or with --data-dir those
-that mqbctl run keeps there while it does not run.`,
-		Args: cobra.ExactArgs(1),
+that mqbctl run keeps there while it does not run. With SRC and DST it is those of
+a copy that was cut short or ran with --resume: the same words, and --filter if it
+had one, in the same directory.`,
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := c.checkpoints(cmd.Context(), dir, args[0])
+			name := args[0]
+			if len(args) == 2 {
+				copied.from, copied.to = args[0], args[1]
+				name = copied.id()
+				dir = copied.state(cmp.Or(dir, defaultDataDir))
+				if !hasState(dir) {
+					return &api.Error{
+						Message: "no copy of this SRC, DST and --filter has left a position in " + dir, Code: api.CodeNotFound,
+						Hint: "a copy that came to its end without --resume leaves none",
+					}
+				}
+			} else if copied.filter != "" {
+				return &api.Error{Message: "--filter is part of a copy, with SRC and DST", Code: api.CodeUsage}
+			}
+			v, err := c.checkpoints(cmd.Context(), dir, name)
 			if err != nil {
 				return err
 			}
 			return c.print(v, func(w io.Writer) { checkpointsTable(w, v) })
 		},
 	}
-	cmd.Flags().StringVar(&dir, "data-dir", "", "`directory` of a run without a cluster")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "`directory` of a run without a cluster; of a copy .mqb, unless it had another one")
+	cmd.Flags().StringVar(&copied.filter, "filter", "", "the `expression` that the copy had")
 	return cmd
 }
 

@@ -72,12 +72,13 @@ ends starts at the beginning (of a Kafka topic: at the offsets of its group_id, 
 it has some); one that follows starts where the endpoint's own rule says. One that
 was cut short goes on where it was with --resume, and so does a later one of the
 same SRC, DST and --filter; without --resume it is refused, unless --no-resume
-says that it starts anew. A file that is there and that no mqb wrote is appended to.
+says that it starts anew; mqbctl checkpoint show SRC DST says where it is. A
+file that is there and that no mqb wrote is appended to.
 
 The summary is written to standard output (to standard error where that is DST),
 all else to standard error. Exits with 1 if anything was not delivered.`,
 		Example: `  mqbctl copy orders.csv orders.jsonl.zst
-  mqbctl copy 'kafka://localhost:9092/orders' orders.jsonl --drain --filter 'amount > 100'
+  mqbctl copy 'kafka://localhost:9092/orders' 'orders-${partition}.jsonl' --drain --filter 'amount > 100'
   mqbctl copy orders.csv 'postgres://app:${PGPASSWORD}@localhost/shop?table=orders&columns=auto&key=id'
   mqbctl copy orders.csv 'postgres://localhost/shop?table=orders&columns=auto' --dlq rejected.jsonl
   mqbctl copy orders.csv out/ --print-config`,
@@ -96,7 +97,7 @@ all else to standard error. Exits with 1 if anything was not delivered.`,
 	f.StringVar(&o.to, "to", "", "DST")
 	f.BoolVar(&o.drain, "drain", false, "end at the end of the input; the default for inputs that have one, --drain=false follows them")
 	f.DurationVar(&o.wait, "wait", 0, "end when nothing came for this long")
-	f.Int64Var(&o.limit, "limit", 0, "end after `n` records of the input")
+	f.Int64Var(&o.limit, "limit", 0, "end after `n` records of the input; 0 is all of them")
 	f.StringVar(&o.filter, "filter", "", "copy only records for which this `expression` is true")
 	f.BoolVar(&o.resume, "resume", false, "go on where the last copy of the same SRC, DST and --filter ended")
 	f.BoolVar(&o.noResume, "no-resume", false, "start at the beginning, whatever an earlier copy has left")
@@ -135,7 +136,7 @@ func (o *copyOptions) arguments(args []string) error {
 	case o.resume && o.noResume:
 		return usage("--resume and --no-resume")
 	case o.limit < 0:
-		return usage("--limit must be at least 1")
+		return usage("--limit must not be negative")
 	case o.wait < 0:
 		return usage("--wait must not be negative")
 	case o.wait > 0 && o.drainGiven && !o.drain:
@@ -155,6 +156,9 @@ func (o *copyOptions) id() string {
 
 // copiesDir holds the state of copies, beside that of run.
 const copiesDir = "copies"
+
+// state is the directory of the copy's own state.
+func (o *copyOptions) state(root string) string { return filepath.Join(root, copiesDir, o.id()) }
 
 func (c *cli) copy(ctx context.Context, o copyOptions) error {
 	registry := builtin.Registry()
@@ -185,7 +189,7 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 		return &api.Error{Message: "--data-dir: " + root + " is not a directory", Code: api.CodeUsage}
 	}
 	theirs := err == nil && root != defaultDataDir // made by somebody else
-	o.dataDir = filepath.Join(root, copiesDir, id)
+	o.dataDir = o.state(root)
 	o.follow = !o.drain && o.limit == 0 && o.wait == 0
 	switch {
 	case o.verbose > 0:
@@ -201,8 +205,13 @@ func (c *cli) copy(ctx context.Context, o copyOptions) error {
 		b := newBounds(o.limit, o.wait, o.drain)
 		j.registry = registry.WithSources(b.sources)
 	}
-	if f, ok := spec.Output.Config.(*file.Config); ok && standardOutput(f) {
-		j.summary = c.err
+	if f, ok := spec.Output.Config.(*file.Config); ok {
+		if standardOutput(f) {
+			j.summary = c.err
+		}
+		if info, err := os.Stat(f.Path); err == nil && info.IsDir() && f.NameBy != "source_position" {
+			return usage("%s is a directory: write %s/ to have part files in it", o.to, o.to)
+		}
 	}
 	began := hasState(o.dataDir)
 	switch {

@@ -10,19 +10,25 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/mqbridge/mqb/cluster"
 	"github.com/mqbridge/mqb/cluster/api"
 	"github.com/mqbridge/mqb/cluster/api/client"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() {
-	// The second signal finds the default handler again and ends the process.
+	// The second signal finds the default handler again and ends the process, but for
+	// one that comes with the first: timeout(1) signals a process and then its group.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	os.Exit(execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
+
+// sameSignal is how close two signals are that were meant as one.
+const sameSignal = 500 * time.Millisecond
 
 // cli is what all commands share.
 type cli struct {
@@ -104,7 +110,26 @@ weaken something; the message says what to do.`,
 	)
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	c.complete(root)
+	root.SetFlagErrorFunc(flagError)
 	return root
+}
+
+// flagError names the flags that an unknown one is close to.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return err
+	}
+	words := &cobra.Command{SuggestionsMinimumDistance: 2} // what is close is cobra's to say, as for commands
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			words.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	if near := words.SuggestionsFor(unknown.GetSpecifiedName()); len(near) > 0 {
+		return fmt.Errorf("%w (did you mean --%s?)", err, strings.Join(near, " or --"))
+	}
+	return err
 }
 
 // connect makes the client. The caller closes it.

@@ -186,3 +186,26 @@ func TestTheCountsOfAnInterruptedCopyAreThoseOfItsEnd(t *testing.T) {
 		t.Error(said)
 	}
 }
+
+// timeout(1) signals the process and then its group: that is one interrupt, and no
+// order to leave without committing.
+func TestTwoSignalsAtOnceAreOneInterrupt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, out := csvFile(t, dir, 10), filepath.Join(dir, "out.jsonl")
+	cmd := process(t, "copy", in, out, "--drain=false", "--data-dir", filepath.Join(dir, "state"))
+	var printed bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &printed, &printed
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "ten lines", func() bool { return bytes.Count(wholeFile(t, out), []byte("\n")) == 10 })
+	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Wait(); err != nil || !strings.HasPrefix(printed.String(), "10 records") {
+		t.Errorf("%v: %s", err, printed.String())
+	}
+}

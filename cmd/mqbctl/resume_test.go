@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mqbridge/mqb/cluster/api"
 )
 
 // A copy that forgot --resume used to throw the position of the one before it away,
@@ -59,5 +62,28 @@ func TestADataDirectoryThatWasThereBeforeTheCopyIsThereAfterIt(t *testing.T) {
 	list, err := os.ReadDir(empty)
 	if err != nil || len(list) > 0 {
 		t.Errorf("%v %v", list, err)
+	}
+}
+
+// Where a copy will go on can be asked for in the words of the copy.
+func TestCheckpointShowFindsTheStateOfACopyByItsSourceAndDestination(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in, out := csvFile(t, dir, 10), filepath.Join(dir, "out.jsonl")
+	words := []string{in, out, "--filter", "id != 3", "--data-dir", filepath.Join(dir, "state")}
+	show := append([]string{"checkpoint", "show", "-o", "json"}, words...)
+	if r := mqbctl(t, "", show...); r.code != 1 || !strings.Contains(r.err, "no copy of this SRC, DST and --filter") {
+		t.Errorf("before: %+v", r)
+	}
+	if r := mqbctl(t, "", append([]string{"copy", "--limit", "7", "--resume"}, words...)...); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	r := mqbctl(t, "", show...)
+	var v api.Checkpoints
+	if err := json.Unmarshal([]byte(r.out), &v); err != nil || len(v.Checkpoints) != 1 || v.Checkpoints[0].Position != "7" {
+		t.Errorf("%v: %+v", err, r)
+	}
+	if r := mqbctl(t, "", "checkpoint", "show", in, out, "--data-dir", filepath.Join(dir, "state")); r.code != 1 {
+		t.Errorf("without the filter it is another copy: %+v", r)
 	}
 }
