@@ -116,7 +116,11 @@ func (p *progress) update(s summary, runs []actors.Run, now time.Time) {
 		line += ", " + done
 	}
 	if trouble != "" {
-		line += "; " + strings.Replace(clean(trouble), p.hidden, "", 1)
+		trouble = clean(trouble)
+		if p.hidden != "" {
+			trouble = strings.ReplaceAll(trouble, p.hidden, "")
+		}
+		line += "; " + trouble
 	}
 	p.screen.show(line)
 }

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -13,6 +16,7 @@ import (
 	"github.com/mqbridge/mqb/cluster/catalog"
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/connectors/file"
+	"github.com/mqbridge/mqb/route"
 )
 
 // reach asks each input what there is, so that the end is known when it comes,
@@ -38,14 +42,18 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 			return fmt.Errorf("route %s: input: %w", e.Spec.Name, err)
 		}
 		if n == 0 {
-			fmt.Fprintf(l.err, "warning: route %s: the input has no partitions\n", e.Spec.Name)
-		}
-		if f, ok := e.Spec.Output.Config.(*file.Config); ok && n > 1 && f.OnePartition() {
-			return &api.Error{
-				Message: fmt.Sprintf("route %s: %s can be appended to by one partition, and the input has %d: nothing was copied", e.Spec.Name, f.Path, n),
-				Code:    api.CodeInvalid,
-				Hint:    "a file for each, with ${partition} in its name (in quotes), or a directory of parts (a DST that ends in /, in a route name_by: source_position)",
+			what := "the input has no partitions"
+			if f, ok := e.Spec.Input.Config.(*file.Config); ok {
+				what = "no file matches " + f.Path
 			}
+			who := "route " + e.Spec.Name + ": "
+			if l.hidden != "" {
+				who = ""
+			}
+			fmt.Fprintf(l.err, "warning: %s%s\n", who, clean(what))
+		}
+		if err := onlyFile(e.Spec, n); err != nil {
+			return err
 		}
 		l.expected[e.Spec.Name] = n
 		sink, err := l.registry.Sink(e.Spec, l.env)
@@ -59,6 +67,39 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 		if err != nil && unreachable(err) {
 			return fmt.Errorf("route %s: output: %w", e.Spec.Name, err)
 		}
+	}
+	return nil
+}
+
+// onlyFile refuses what one file cannot take: the records of several partitions,
+// each of which is cut back by itself after a crash, and those of its own.
+func onlyFile(spec *route.Spec, partitions int) error {
+	out, ok := spec.Output.Config.(*file.Config)
+	if !ok || !out.OnePartition() {
+		return nil
+	}
+	if partitions > 1 {
+		dir, name := filepath.Split(out.Path)
+		stem, ext, dot := strings.Cut(name, ".")
+		if dot {
+			ext = "." + ext
+		}
+		return &api.Error{
+			Message: fmt.Sprintf("route %s: %s can be appended to by one partition, and the input has %d: nothing was copied", spec.Name, out.Path, partitions),
+			Code:    api.CodeInvalid,
+			Hint:    fmt.Sprintf("a file for each, '%s%s-${partition}%s'; or a directory of parts (a DST that ends in /, in a route name_by: source_position)", dir, stem, ext),
+		}
+	}
+	in, ok := spec.Input.Config.(*file.Config)
+	if !ok {
+		return nil
+	}
+	from, err := os.Stat(in.Path)
+	if err != nil {
+		return nil // a pattern; what is wrong with a file is for the run to say
+	}
+	if to, err := os.Stat(out.Path); err == nil && os.SameFile(from, to) {
+		return &api.Error{Message: fmt.Sprintf("route %s: %s and %s are the same file", spec.Name, in.Path, out.Path), Code: api.CodeInvalid}
 	}
 	return nil
 }
