@@ -21,6 +21,9 @@ const (
 	Replacement = "\xef\xbf\xbd"
 )
 
+// The loops over words stand in each function that has one: taken out into a function,
+// which is inlined, they cost SkipString and AppendContent 5 to 25 % (BenchmarkSkipStrings).
+
 // Special returns a word whose lowest set bit, if any, lies in the lane of the
 // first byte that cannot be copied into a JSON string as it stands: a control
 // character, a quote, a backslash, or the start of a non-ASCII sequence.
