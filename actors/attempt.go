@@ -267,6 +267,11 @@ func (a *attempt) claimAndRun(ctx, opening context.Context, gate func() error, o
 	if err := prepare(); err != nil {
 		return fmt.Errorf("prepare sink: %w", err)
 	}
+	if c, ok := rt.source.(connectors.Connector); ok {
+		if err := c.Connect(opening); err != nil {
+			return fmt.Errorf("connect source: %w", err)
+		}
+	}
 
 	key := checkpoint.Key{Cluster: cfg.ClusterName, RouteUID: a.route.UID, Partitioning: partitioning,
 		Partition: a.want.Partition.ID, Leg: theLeg}.String()

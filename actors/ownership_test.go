@@ -3,6 +3,7 @@ package actors
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -365,6 +366,48 @@ func TestConnectionErrorOfTheOlderGenerationsSinkIsTriedAgain(t *testing.T) {
 	b.ownerBecomes("r", false)
 	if open.Load() != 0 || bad.Load() != 0 {
 		t.Errorf("%d connections left, %d closed twice", open.Load(), bad.Load())
+	}
+}
+
+// farSource is a source whose server does not answer at first.
+type farSource struct {
+	connectors.Source
+	fail func() error
+}
+
+func (s farSource) Connect(context.Context) error { return s.fail() }
+
+// A claim ends the run before it, and everybody waits while it is made: a server that
+// does not answer is found out before.
+func TestNothingIsClaimedWhileTheSourceIsOutOfReach(t *testing.T) {
+	var tries atomic.Int64
+	var b *bench
+	far := file.Type()
+	far.Name, far.Sink = "far", nil
+	newSource := far.NewSource
+	far.NewSource = func(config any, spec *route.Spec, env connectors.Env) (connectors.Source, error) {
+		s, err := newSource(config, spec, env)
+		return farSource{s, func() error {
+			n := tries.Add(1)
+			if list, err := coordinator.New(b.c, b.keys).List(t.Context(), ""); err != nil || len(list) > 0 {
+				t.Errorf("try %d: claimed before: %v %v", n, list, err)
+			}
+			if n < 4 {
+				return connectors.Connection(errors.New("refused"))
+			}
+			return nil
+		}}, err
+	}
+	b = setup(t, Timing{Backoff: time.Millisecond, BackoffMax: 5 * time.Millisecond}, func(types []connectors.Type) []connectors.Type { return append(types, far) })
+	in := filepath.Join(b.dir, "r.csv")
+	if err := os.WriteFile(in, []byte("id\n1\n2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.put("r", lease.Route{UID: "uid-r", Series: "s1", Generation: 1,
+		Spec: fmt.Sprintf("input:\n  far: {path: %q, format: csv}\noutput:\n  file: {path: %q, name_by: source_position}\nshared_storage: true\n", in, filepath.Join(b.dir, "r"))})
+	b.state("r", lease.StateDone)
+	if n := b.rows("r"); n != 2 || tries.Load() != 4 {
+		t.Errorf("%d rows after %d tries", n, tries.Load())
 	}
 }
 

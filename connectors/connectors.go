@@ -100,6 +100,14 @@ type Source interface {
 	Close() error
 }
 
+// Connector is implemented by a source that asks a server who it is. Connect is called
+// before the claim, which ends the run before it and would wait for the connection
+// too; a server that is out of reach is found out with nothing claimed. It does
+// nothing that another owner can notice.
+type Connector interface {
+	Connect(ctx context.Context) error
+}
+
 // Reader reads one partition for one run. Read is called by one goroutine;
 // Settle and Lag may be called by another one at the same time; Close is called
 // once, after Read returned or to make it return.

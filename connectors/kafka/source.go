@@ -52,6 +52,17 @@ func (s *source) Partitions(ctx context.Context) ([]connectors.Partition, error)
 	return out, nil
 }
 
+// Connect implements connectors.Connector.
+func (s *source) Connect(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	_, _, err := s.topic(ctx)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return nil // Identify knows whether it was there
+	}
+	return err
+}
+
 // Identify names the data of a partition "kafka:<cluster id>/<topic id>". A topic
 // that was created anew under its old name has another id.
 func (s *source) Identify(ctx context.Context, p connectors.Partition, recorded string) (string, error) {
