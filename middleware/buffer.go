@@ -20,7 +20,7 @@ func bufferType() connectors.MiddlewareType {
 
 // BufferConfig configures buffer.
 type BufferConfig struct {
-	MaxMessages int           `yaml:"max_messages" default:"1024" min:"1" max:"1000000" doc:"As many are written at once, at most a batch more."`
+	MaxMessages int           `yaml:"max_messages" default:"1024" min:"1" max:"1000000" doc:"As many are written at once, at most a batch more; with a dlq at most 16384."`
 	MaxDelay    time.Duration `yaml:"max_delay_ms" default:"20" min:"1ms" max:"1h" doc:"The longest that the first of them waits."`
 }
 

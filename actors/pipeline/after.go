@@ -65,7 +65,7 @@ func (c *after) take(ctx context.Context, b *message.Batch, letters []letter) er
 	} else {
 		c.gathered.Join(b)
 	}
-	if c.gathered.Len() < buf.Messages && c.roomForMore() {
+	if c.gathered.Len() < c.r.gathers() && c.roomForMore() {
 		return nil
 	}
 	return c.writeGathered(ctx)

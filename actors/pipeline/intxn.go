@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/mqbridge/mqb/connectors"
@@ -94,7 +95,7 @@ func newInTxn(r *run, w connectors.TxWriter, rec record) *inTxn {
 	c := &inTxn{r: r, w: w, rec: rec, maxRows: txnRows, maxAge: txnAge,
 		commits: make(chan *gather), results: make(chan commitResult, 1)}
 	if buf := r.Sending.Buffer; buf != nil {
-		c.maxRows, c.maxAge = buf.Messages, buf.Delay
+		c.maxRows, c.maxAge = r.gathers(), buf.Delay
 	}
 	return c
 }
@@ -274,55 +275,69 @@ func (c *inTxn) commit(ctx context.Context, g *gather) error {
 
 // without takes refused rows out of g. It reports whether anything is left to commit.
 func (c *inTxn) without(g *gather, rows *connectors.RowsError) bool {
-	dropped := 0
-	for _, row := range rows.Rows {
-		at := row.Index - dropped
-		mark := g.rows[at]
-		var err error
+	drop := rows.Rows
+	for k, row := range drop {
+		mark := g.rows[row.Index]
 		if g.copies != nil {
-			l := c.r.letterOf(g.copies, int(mark.copy), row.Err, true)
-			g.letters.add([]letter{l})
-		} else {
-			err = c.r.reject(mark.ordinal, nil, row.Err)
-		}
-		if err != nil {
+			g.letters.add([]letter{c.r.letterOf(g.copies, int(mark.copy), row.Err, true)})
+		} else if g.stop = c.r.reject(mark.ordinal, nil, row.Err); g.stop != nil {
 			// Stop before this row: everything in front of it is committed.
-			g.stop = err
-			cut := tally{read: int64(len(g.rows) - at), rows: int64(len(g.rows) - at)}
-			for _, m := range g.rows[at:] {
-				cut.bytes += int64(m.size)
-			}
-			c.lost.add(cut)
-			g.tally.read -= cut.read
-			g.tally.rows -= cut.rows
-			g.tally.bytes -= cut.bytes
-			g.txn.Truncate(at)
-			g.rows = g.rows[:at]
-			if at == 0 {
-				// Only filtered records stand in front of it; they are read again.
-				c.lost.add(g.tally)
-				return false
-			}
-			g.end = g.after(at - 1)
-			return true
-		}
-		g.txn.Drop(at)
-		g.rows = append(g.rows[:at], g.rows[at+1:]...)
-		for i := range g.spans {
-			if g.spans[i].from > at {
-				g.spans[i].from--
-			}
-		}
-		g.tally.rows--
-		if g.copies != nil {
-			g.tally.dead++
-		} else {
-			g.tally.dropped++
+			drop = drop[:k]
+			c.cut(g, row.Index)
+			break
 		}
 		g.tally.bytes -= int64(mark.size)
-		dropped++
 	}
+	n := int64(len(drop))
+	g.tally.rows -= n
+	if g.copies != nil {
+		g.tally.dead += n
+	} else {
+		g.tally.dropped += n
+	}
+	// From the end, so that a sink which refuses everything moves nothing about.
+	for _, row := range slices.Backward(drop) {
+		g.txn.Drop(row.Index)
+	}
+	left, span := 0, 0
+	for at, mark := range g.rows {
+		for ; span < len(g.spans) && g.spans[span].from == at; span++ {
+			g.spans[span].from = left
+		}
+		if len(drop) > 0 && drop[0].Index == at {
+			drop = drop[1:]
+			continue
+		}
+		g.rows[left] = mark
+		left++
+	}
+	for ; span < len(g.spans); span++ { // whose rows were cut
+		g.spans[span].from = left
+	}
+	if g.rows = g.rows[:left]; g.stop == nil {
+		return true
+	}
+	if left == 0 {
+		// Only filtered and dropped records stand in front of it; they are read again.
+		c.lost.add(g.tally)
+		return false
+	}
+	g.end = g.after(left - 1)
 	return true
+}
+
+// cut gives the rows from at on back to the source.
+func (c *inTxn) cut(g *gather, at int) {
+	cut := tally{read: int64(len(g.rows) - at), rows: int64(len(g.rows) - at)}
+	for _, m := range g.rows[at:] {
+		cut.bytes += int64(m.size)
+	}
+	c.lost.add(cut)
+	g.tally.read -= cut.read
+	g.tally.rows -= cut.rows
+	g.tally.bytes -= cut.bytes
+	g.txn.Truncate(at)
+	g.rows = g.rows[:at]
 }
 
 // after is the position after a row, made by the batch that it came in.

@@ -27,6 +27,15 @@ const (
 // copies, and a source of nothing but bad records would pile them up.
 const lettersBytes = 1 << 20
 
+// gathers is how many messages a buffer gathers before they are written. Where there is
+// a dlq, each of them may become a letter, and their verdicts have one record.
+func (r *run) gathers() int {
+	if r.DeadLetters != nil {
+		return min(r.Sending.Buffer.Messages, txnRows)
+	}
+	return r.Sending.Buffer.Messages
+}
+
 // DeadLetters takes a run's dead letters. The reader's come through Reject, the
 // others from the loops; the committer writes them before the position moves over
 // them, so that none is lost, and under the id of their record, so that one that is

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/connectors"
@@ -350,4 +352,28 @@ func TestAVerdictStandsUntilThePositionHasPassedItsRecord(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Regression: a large buffer in front of a sink that refuses everything gathered more
+// verdicts than a record holds, and that stopped the partition for good.
+func TestABufferGathersNoMoreVerdictsThanARecordHolds(t *testing.T) {
+	const n = 210_000
+	bubble(t, func(t *testing.T, w *world) {
+		l := w.claim(tx)
+		l.cfg.Claim.Budget = message.NewBudget(1 << 30)
+		l.cfg.Sending.Buffer = &connectors.Buffer{Messages: 1_000_000, Delay: time.Hour}
+		x := &box{}
+		l.dlq(x)
+		for i := range n {
+			w.refuse[strconv.Itoa(i)] = true
+		}
+		c, err := l.run(t.Context(), reads(0, n, 10_000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, c, lease.Counters{Read: n, DeadLettered: n})
+		if w.at(n); len(x.letters) != n {
+			t.Errorf("%d letters", len(x.letters))
+		}
+	})
 }
