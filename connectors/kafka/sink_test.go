@@ -200,6 +200,39 @@ func TestKeysHeadersAndIdsOfWhatIsWritten(t *testing.T) {
 	}
 }
 
+// An empty id would be the key of all that came with one, in one partition, and a
+// repeat of each other to who reads them.
+func TestWhatIsNoIdIsNotPassedOnAsOne(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	from, to := b.Topic(t, 1), b.Topic(t, 1)
+	for _, id := range []string{"", "short"} {
+		b.Produce(t, &kgo.Record{Topic: from, Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: headerID, Value: []byte(id)}, {Key: "", Value: nil}}})
+	}
+	r := openAt(t, newTestSource(t, b, from), 0, message.Position{})
+	w := mustOpenSink(t, newTestSink(t, b.Addr, to))
+	for n := 0; n < 2; {
+		batch := read(t, r)
+		n += batch.Len()
+		if err := w.Write(t.Context(), batch, 0, batch.Len()); err != nil {
+			t.Fatal(err)
+		}
+		batch.Release()
+	}
+	got := consume(t, b, to)
+	if len(got) != 2 {
+		t.Fatalf("%d records", len(got))
+	}
+	for _, r := range got {
+		if len(r.Headers) != 2 || r.Headers[0].Key != "" || len(header(r, headerID)) != 16 || !bytes.Equal(r.Key, header(r, headerID)) {
+			t.Errorf("key %x, headers %v", r.Key, r.Headers)
+		}
+	}
+	if bytes.Equal(got[0].Key, got[1].Key) {
+		t.Errorf("two records, one id %x", got[0].Key)
+	}
+}
+
 // Source → sink → source: nothing of a record is lost on the way.
 func TestTombstonesAndRepeatedHeadersSurviveFromTopicToTopic(t *testing.T) {
 	t.Parallel()

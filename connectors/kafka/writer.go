@@ -232,6 +232,9 @@ func (w *writer) record(r *kgo.Record, b *message.Batch, m int) {
 		case bytes.HasPrefix(name, []byte(metaSource)):
 			continue // a position of this hop, which another one must not take for its own
 		case string(name) == headerID:
+			if len(value) != idBytes {
+				continue // no reader could tell a repeat by it
+			}
 			id = value
 		}
 		w.headers = append(w.headers, kgo.RecordHeader{Key: w.name(name), Value: value})
