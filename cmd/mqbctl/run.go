@@ -147,7 +147,13 @@ func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 	}
 	defer engine.Close()
 	if err := endDeadLease(ctx, engine); err != nil {
-		return false, err
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		return false, &api.Error{
+			Message: fmt.Sprintf("--data-dir %s: %v", dir, err), Code: api.CodeFailed,
+			Hint: "is it the directory of a node (mqbd)? run and copy need one of their own",
+		}
 	}
 	l := &localRun{
 		cli: c, job: j, log: log, level: level, started: started, follow: j.options.follow, screen: scr,
