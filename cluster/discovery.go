@@ -29,6 +29,8 @@ const (
 	listEvery   = 5 * time.Second
 	listFirstly = 10 * time.Second // how long listFirst holds
 	listTimeout = 10 * time.Second
+	// stopWithin is how long a source may go on listing after it was told to stop.
+	stopWithin = 2 * time.Second
 )
 
 // Pauses after errors grow from the first to the second. What only somebody's hand
@@ -75,14 +77,14 @@ type discovery struct {
 
 	mu      sync.Mutex
 	listers map[string]*lister
-	changed func() // called when an error came or went
+	running sync.WaitGroup // listers, and those that were told to end
+	changed func()         // called when an error came or went
 }
 
 // lister is one route's.
 type lister struct {
 	target target
 	cancel context.CancelFunc
-	done   chan struct{}
 
 	mu     sync.Mutex
 	status lease.RouteStatus // Error == "" if all is well
@@ -108,27 +110,40 @@ func (d *discovery) set(ctx context.Context, guard []lease.Compare, targets map[
 			continue
 		}
 		ctx, cancel := context.WithCancel(ctx)
-		l := &lister{target: t, cancel: cancel, done: make(chan struct{})}
+		l := &lister{target: t, cancel: cancel}
 		d.listers[name] = l
-		go func() {
-			defer close(l.done)
+		d.running.Go(func() {
 			defer cancel()
 			d.run(ctx, l, guard)
-		}()
+		})
 	}
 }
 
-// stop ends all listers and waits for them.
+// stop tells all listers to end. Nothing that they still find is written.
 func (d *discovery) stop() {
 	d.mu.Lock()
-	listers := d.listers
-	d.listers = nil
-	d.mu.Unlock()
-	for _, l := range listers {
+	defer d.mu.Unlock()
+	for _, l := range d.listers {
 		l.cancel()
 	}
-	for _, l := range listers {
-		<-l.done
+	d.listers = nil
+}
+
+// close stops all listers and waits for them, but not for a source that ignores its
+// context (a directory on a server that is gone): the node could never stop.
+func (d *discovery) close() {
+	d.stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.running.Wait()
+	}()
+	patience := time.NewTimer(stopWithin)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
+		d.log.Warn("a source does not stop listing its partitions, and is left to itself")
 	}
 }
 
@@ -158,14 +173,7 @@ func (d *discovery) run(ctx context.Context, l *lister, guard []lease.Compare) {
 	}()
 	began := time.Now()
 	passing, permanent := pauses(passingFirst, passingMost), pauses(permanentFirst, permanentMost)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return
-		}
+	for ctx.Err() == nil {
 		err := d.list(ctx, l.target, &source, guard)
 		if ctx.Err() != nil {
 			return
@@ -184,7 +192,7 @@ func (d *discovery) run(ctx context.Context, l *lister, guard []lease.Compare) {
 			next = passing.NextBackOff()
 		}
 		d.report(l, err, next)
-		timer.Reset(next)
+		sleep(ctx, next)
 	}
 }
 
@@ -210,6 +218,9 @@ func (d *discovery) list(ctx context.Context, t target, source *connectors.Sourc
 		}
 	}
 	found, err := (*source).Partitions(ctx)
+	if err == nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return err
 	}

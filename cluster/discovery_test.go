@@ -223,3 +223,28 @@ func TestSourceThatOnlyAHandCanMendIsAskedRarelyUntilItsRouteChanges(t *testing.
 		w.await(time.Second, spread(1, "n1"))
 	})
 }
+
+// A directory on a server that is gone answers no call, whatever its context says.
+func TestASourceThatHangsKeepsNeitherAStopNorTheNextElectionWaiting(t *testing.T) {
+	inBubble(t, func(w *world) {
+		back := make(chan struct{})
+		defer close(back)
+		w.inventory.serve("hung", func(string) ([]connectors.Partition, error) {
+			<-back
+			return []connectors.Partition{{ID: "late"}}, nil
+		})
+		w.route("hung")
+		v := w.three(6)
+		leader := w.members[v.leader.Node]
+		began := time.Now()
+		if err := leader.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("the leader stopped after %v", d)
+		}
+		delete(w.members, leader.cfg.Name)
+		rest := slices.Collect(maps.Keys(w.members))
+		w.await(soon, spread(6, rest...))
+	})
+}

@@ -71,6 +71,7 @@ type report struct {
 
 // run schedules until ctx ends.
 func (s *scheduler) run(ctx context.Context) {
+	defer s.discovery.close()
 	defer s.follow()
 	for ctx.Err() == nil {
 		changed, session := s.mirrors.Changed(), s.session.Changed()
@@ -116,8 +117,12 @@ func (s *scheduler) resign(ctx context.Context) error {
 	}
 }
 
-// sleep waits d out, or until ctx ends.
+// sleep waits d out, or until ctx ends. It makes no timer that is over already: in a
+// synctest bubble such timers upset the race detector (golang/go#78156).
 func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

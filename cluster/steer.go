@@ -14,7 +14,7 @@ import (
 // steer tells the runner what this node is to hold, whenever that changes, and
 // lists the partitions that are on this node, until ctx ends.
 func (n *Node) steer(ctx context.Context, runner Runner) {
-	defer n.local.stop()
+	defer n.local.close()
 	t := newTables(n.mirrors, n.keys)
 	for {
 		changed, looked := n.mirrors.Changed(), time.Now()

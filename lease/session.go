@@ -260,6 +260,9 @@ func (s *Session) keepAlive(ctx context.Context, id LeaseID, sent time.Duration)
 
 // wait reports whether it waited d out.
 func wait(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
