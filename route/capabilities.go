@@ -109,7 +109,9 @@ type EndpointType struct {
 	// decoding. If it has a method FromScalar(string) error, the endpoint may be
 	// written as a bare scalar (static: "body"). If the config of an input has a
 	// method Reads(output any) bool, a route is refused whose output, or whose dlq,
-	// has a config that it says yes to: it would read what it writes. What a method
+	// has a config that it says yes to: it would read what it writes. If that of an
+	// output has a method TakesLetters(output any) *ConfigError, it says why it cannot hold the
+	// dead letters of a route with that output. What a method
 	// Remarks(side Side) []string returns of a config without errors is shown as
 	// warnings: what was written and has no effect, and why.
 	NewConfig func() any

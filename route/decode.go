@@ -232,6 +232,7 @@ func (d *decoder) decodeRoute(name string, n *node) {
 		}
 		d.warnIdle(spec)
 		d.circle(spec, output)
+		d.takesLetters(spec, output)
 		for _, conflict := range Infer(spec, d.types).Conflicts {
 			d.failAt(output.line, output.col, "output", conflict, "")
 		}
@@ -269,6 +270,20 @@ func (d *decoder) circle(spec *Spec, output *entry) {
 	}
 	if dlq := spec.DeadLetters(); dlq != nil && in.Reads(dlq.Config) {
 		d.failAt(output.line, output.col, "output", "the input would read its own dead letters", hint)
+	}
+}
+
+// takesLetters refuses a dlq that could not take the first letter: the route would run
+// until there is one, and stop at night.
+func (d *decoder) takesLetters(spec *Spec, output *entry) {
+	dlq := spec.DeadLetters()
+	if dlq == nil {
+		return
+	}
+	if c, ok := dlq.Config.(letterTaker); ok {
+		if err := c.TakesLetters(spec.Output.Config); err != nil {
+			d.failAt(output.line, output.col, join("output.dlq", err.Field), err.Msg, err.Hint)
+		}
 	}
 }
 
@@ -487,6 +502,9 @@ type remarker interface{ Remarks(side Side) []string }
 
 // reader is the config of an input that may take in what an output writes.
 type reader interface{ Reads(output any) bool }
+
+// letterTaker is the config of an output that cannot be any route's dlq.
+type letterTaker interface{ TakesLetters(output any) *ConfigError }
 
 // decodeConfig decodes what stands behind an endpoint's or a middleware's name.
 func (d *decoder) decodeConfig(e *entry, config any, side Side, path string, reserved []string) {

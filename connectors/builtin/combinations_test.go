@@ -160,3 +160,29 @@ func TestARouteWithADLQIsAsGoodAsItsWeakerLeg(t *testing.T) {
 		}
 	}
 }
+
+// A dlq that cannot hold a letter is found when the file is read, and not by the first
+// bad record.
+func TestADLQThatCannotHoldALetterIsRefusedBeforeTheFirstBadRecord(t *testing.T) {
+	t.Parallel()
+	for letters, says := range map[string]string{
+		`{path: dead.csv, format: csv}`:                   "output.dlq.file.format: cannot hold dead letters: csv",
+		`{path: parts, name_by: source_position}`:         "output.dlq.file.name_by: cannot hold",
+		`{path: dead.jsonl.gz}`:                           "output.dlq.file.compression: cannot hold",
+		`{path: dead.jsonl, compression: zstd}`:           "output.dlq.file.compression: cannot hold",
+		`{path: ./x/../out.jsonl}`:                        "output.dlq.file.path: cannot hold dead letters: the route appends",
+		`{path: dead.jsonl}`:                              "",
+		`{path: dead.jsonl, format: json}`:                "",
+		`{path: "-"}`:                                     "",
+		`{path: "dead-${partition}.jsonl", fsync: "off"}`: "",
+	} {
+		text := "input: {static: x}\noutput:\n  file: {path: out.jsonl}\n  middlewares: [{dlq: {endpoint: {file: " + letters + "}}}]\n"
+		_, err := route.Decode("r.yaml", []byte(text), builtin.Registry(), route.Options{})
+		switch {
+		case says == "" && err != nil:
+			t.Errorf("%s: %v", letters, err)
+		case says != "" && (err == nil || !strings.Contains(err.Error(), "r.yaml:2:1: route r: "+says)):
+			t.Errorf("%s: %v", letters, err)
+		}
+	}
+}

@@ -26,17 +26,29 @@ type letters struct {
 	closed atomic.Bool
 }
 
-func (s *sink) openLetters(claim connectors.Claim, spec *route.Spec) (connectors.Writer, error) {
-	refuse := func(what, hint string) (connectors.Writer, error) {
-		return nil, connectors.Permanent(fmt.Errorf("file sink: %s cannot hold dead letters: %s", s.cfg.Path, what), hint)
+// TakesLetters says why this file cannot hold the dead letters of a route with the
+// given output; nil if it can. The decoder asks it, and openLetters once more.
+func (c *Config) TakesLetters(output any) *route.ConfigError {
+	refuse := func(field, what, hint string) *route.ConfigError {
+		return &route.ConfigError{Field: "file." + field, Msg: "cannot hold dead letters: " + what, Hint: hint}
 	}
-	switch {
-	case s.cfg.NameBy == "source_position":
-		return refuse("parts are named after all records of a range", "leave name_by out")
-	case s.codec != codecNone:
-		return refuse("several writers cannot share a compressed file", "leave compression out, and .gz, .zst and .lz4")
-	case s.cfg.format() == formatCSV:
-		return refuse("csv has no place for what went wrong", "use format: normal, which keeps metadata")
+	codec, _ := codecOf(c.Compression, c.Path) // one that is none is refused elsewhere
+	switch out, ok := output.(*Config); {
+	case c.NameBy == "source_position":
+		return refuse("name_by", "parts are named after all records of a range", "leave name_by out")
+	case codec != codecNone:
+		return refuse("compression", "several writers cannot share a compressed file", "leave compression out, and .gz, .zst and .lz4")
+	case c.format() == formatCSV:
+		return refuse("format", "csv has no place for what went wrong", "use format: normal, which keeps metadata")
+	case ok && out.NameBy != "source_position" && c.Path != stdout && absolute(c.Path) == absolute(out.Path):
+		return refuse("path", "the route appends its records to it", "give the dlq a file of its own")
+	}
+	return nil
+}
+
+func (s *sink) openLetters(claim connectors.Claim, spec *route.Spec) (connectors.Writer, error) {
+	if err := s.cfg.TakesLetters(spec.Output.Config); err != nil {
+		return nil, connectors.Permanent(fmt.Errorf("file sink: %s: %w", s.cfg.Path, err), "")
 	}
 	enc, err := newEncoder(s.cfg, claim)
 	if err != nil {
