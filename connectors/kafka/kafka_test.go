@@ -306,6 +306,35 @@ func TestRecordBeyondTheLimitIsRejectedAlone(t *testing.T) {
 	}
 }
 
+// Headers count: a thousand records with a megabyte of them each are no batch.
+func TestLongHeadersDoNotOutgrowABatch(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	c := b.Client(t, kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ManualFlushing())
+	long := []kgo.RecordHeader{{Key: "h", Value: make([]byte, 100_000)}}
+	for i := range 30 {
+		c.Produce(t.Context(), &kgo.Record{Topic: topic, Value: fmt.Append(nil, i), Headers: long}, nil)
+	}
+	if err := c.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := openAt(t, newTestSource(t, b, topic), 0, message.Position{})
+	var g got
+	for len(g.values) < 30 {
+		batch := read(t, r)
+		if n := len(batch.Arena); n > batchBytes+200_000 {
+			t.Errorf("a batch of %d bytes", n)
+		}
+		g.add(t, batch)
+	}
+	wantOrder(t, g, 0, 30)
+	r = openAt(t, newTestSource(t, b, topic, func(_ *Config, s *route.Spec) { s.MaxRecordBytes = 50_000 }), 0, message.Position{})
+	if err := readError(t, r); !strings.Contains(err.Error(), "max_record_bytes") {
+		t.Fatal(err)
+	}
+}
+
 // A few hundred bytes must not become gigabytes here, and nobody must take that for a
 // network that is down.
 func TestABatchThatUnpacksToTooMuchIsNamedAndNotTriedForEver(t *testing.T) {

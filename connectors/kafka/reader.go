@@ -209,7 +209,7 @@ func (r *reader) cut(ctx context.Context) (*message.Batch, error) {
 			end = max(end, rec.Offset+1)
 			continue
 		}
-		n := len(rec.Value) + len(rec.Key) + 1
+		n := int(size(rec)) + 1
 		if to > from && (n > room || rec.LeaderEpoch != epoch) {
 			break
 		}
@@ -300,14 +300,24 @@ func (r *reader) bound(b *message.Batch, end int64) {
 
 func (r *reader) tooLarge(rec *kgo.Record) bool {
 	limit := r.claim.Spec.MaxRecordBytes
-	return limit > 0 && int64(len(rec.Value)+len(rec.Key)) > limit
+	return limit > 0 && size(rec) > limit
+}
+
+// size is what a record takes in a batch, headers and all: a short value may come
+// with long ones.
+func size(rec *kgo.Record) int64 {
+	n := len(rec.Value) + len(rec.Key)
+	for i := range rec.Headers {
+		n += len(rec.Headers[i].Key) + len(rec.Headers[i].Value)
+	}
+	return int64(n)
 }
 
 func (r *reader) reject(ctx context.Context, rec *kgo.Record) error {
 	return r.claim.Reject(ctx, connectors.BadRecord{
 		Ordinal: rec.Offset,
 		Place:   fmt.Sprintf("%s[%d]@%d", rec.Topic, rec.Partition, rec.Offset),
-		Err:     fmt.Errorf("record of %d bytes is larger than max_record_bytes %d", len(rec.Value)+len(rec.Key), r.claim.Spec.MaxRecordBytes),
+		Err:     fmt.Errorf("record of %d bytes is larger than max_record_bytes %d", size(rec), r.claim.Spec.MaxRecordBytes),
 		Payload: rec.Value,
 	})
 }
