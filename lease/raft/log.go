@@ -13,14 +13,18 @@ import (
 
 // newLogger routes the library's log to slog: errors as warnings, the rest at
 // debug. What people need to know this package says itself.
-func newLogger(log *slog.Logger) hclog.Logger {
+//
+// Once life has ended all is at debug: connections are closed under what still uses
+// them.
+func newLogger(life context.Context, log *slog.Logger) hclog.Logger {
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclog.Off})
-	l.RegisterSink(&logSink{log: log, last: map[string]time.Time{}})
+	l.RegisterSink(&logSink{life: life, log: log, last: map[string]time.Time{}})
 	return l
 }
 
 type logSink struct {
-	log *slog.Logger
+	life context.Context
+	log  *slog.Logger
 
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -30,9 +34,12 @@ type logSink struct {
 // would otherwise be told of several times a second.
 const repeatAfter = 10 * time.Second
 
+// maxWarnings bounds what is remembered of them: some name a port, new each time.
+const maxWarnings = 256
+
 func (s *logSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	to := slog.LevelDebug
-	if level >= hclog.Error {
+	if level >= hclog.Error && s.life.Err() == nil {
 		to = slog.LevelWarn
 		if !s.due(msg + fmt.Sprint(args[:min(2, len(args))]...)) {
 			to = slog.LevelDebug
@@ -49,6 +56,9 @@ func (s *logSink) due(what string) bool {
 	now := time.Now()
 	if now.Sub(s.last[what]) < repeatAfter {
 		return false
+	}
+	if len(s.last) >= maxWarnings {
+		clear(s.last)
 	}
 	if len(s.last) > 100 {
 		clear(s.last)

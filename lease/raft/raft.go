@@ -191,7 +191,7 @@ func (e *Engine) open() error {
 	if err != nil {
 		return fmt.Errorf("raft.db, which another process may hold: %w", err)
 	}
-	logger := newLogger(e.log)
+	logger := newLogger(e.ctx, e.log)
 	logs, err := hraft.NewLogCache(128, e.bolt)
 	if err != nil {
 		return err
