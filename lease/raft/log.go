@@ -34,9 +34,6 @@ type logSink struct {
 // would otherwise be told of several times a second.
 const repeatAfter = 10 * time.Second
 
-// maxWarnings bounds what is remembered of them: some name a port, new each time.
-const maxWarnings = 256
-
 func (s *logSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	to := slog.LevelDebug
 	if level >= hclog.Error && s.life.Err() == nil {
@@ -56,9 +53,6 @@ func (s *logSink) due(what string) bool {
 	now := time.Now()
 	if now.Sub(s.last[what]) < repeatAfter {
 		return false
-	}
-	if len(s.last) >= maxWarnings {
-		clear(s.last)
 	}
 	if len(s.last) > 100 {
 		clear(s.last)
