@@ -22,7 +22,7 @@ import (
 
 // Config is the endpoint's configuration, as source or as sink.
 type Config struct {
-	Path          string        `yaml:"path" doc:"Source: a file or a glob (** crosses directories), each file of which is a partition; a named pipe, or - for standard input, which are read once and in order. Sink: the file to append to, in which ${partition} stands for the partition, a pipe, or - for standard output; with name_by: source_position the directory of the parts."`
+	Path          string        `yaml:"path" doc:"Source: a file or a glob (** crosses directories, but no links to them), each file of which is a partition; a named pipe, or - for standard input, which are read once and in order. Sink: the file to append to, in which ${partition} stands for the partition, a pipe, or - for standard output; with name_by: source_position the directory of the parts."`
 	Format        string        `yaml:"format" default:"normal" doc:"normal (JSON envelope with id and metadata, whose payload is text, or base64 where it is none; also text, envelope, envelope_text), json (the envelope with a payload that is JSON as that value; also envelope_json), raw (the payload alone, whatever it is; also payload), csv. Sources take a line that is no envelope for a payload; to json it must be JSON."`
 	Delimiter     string        `yaml:"delimiter" doc:"The byte that ends a record, a newline if absent. Sinks with normal and json: a control character, since others may be part of an envelope. Not for csv."`
 	Compression   string        `yaml:"compression" enum:"none|gzip|zstd|lz4" doc:"How the files are compressed; if absent, what the extension of the path says (.gz, .zst, .lz4)."`

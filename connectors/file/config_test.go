@@ -1,6 +1,7 @@
 package file
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -54,6 +55,68 @@ func TestPartitionsOfAPattern(t *testing.T) {
 	must(t, err)
 	if _, err := s.Partitions(t.Context()); err == nil || !strings.Contains(err.Error(), "missing.csv") || connectors.Classify(err) != connectors.ClassRetryable {
 		t.Errorf("missing file: %v", err)
+	}
+}
+
+// Followed, a link to a directory above it gives each file again with every turn.
+func TestALinkToADirectoryAboveDoesNotReadFilesAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "sub"), 0o755))
+	write(t, filepath.Join(dir, "a.csv"), "x\n")
+	must(t, os.Symlink("a.csv", filepath.Join(dir, "link.csv")))
+	for _, link := range []string{"loop", "loop2", "loop.csv", "sub/up.csv"} {
+		must(t, os.Symlink(dir, filepath.Join(dir, link)))
+	}
+	for pattern, want := range map[string][]string{"**/*.csv": {"a.csv", "link.csv"}, "*.csv": {"a.csv", "link.csv"}, "*/*.csv": {"loop/a.csv", "loop/link.csv", "loop.csv/a.csv", "loop.csv/link.csv", "loop2/a.csv", "loop2/link.csv"}} {
+		s, err := newSource(&Config{Path: filepath.Join(dir, pattern), Format: "csv"}, &route.Spec{SharedStorage: true}, connectors.Env{})
+		must(t, err)
+		ps, err := s.Partitions(t.Context())
+		must(t, err)
+		var got []string
+		for _, p := range ps {
+			got = append(got, p.ID)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q", pattern, got)
+		}
+	}
+}
+
+// A name that is not UTF-8 does not survive being stored as JSON: such a file was
+// listed, and nobody could ever own it.
+func TestAFileWhoseNameIsNotUTF8IsRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"b\xff%FF.txt", "b\ufffd%FF.txt", "b\xfe%FF.txt"} {
+		write(t, filepath.Join(dir, name), name+"\n")
+	}
+	for _, pattern := range []string{"*.txt", "b\xff%FF.txt"} {
+		s, err := newSource(&Config{Path: filepath.Join(dir, pattern), Format: "raw"}, &route.Spec{}, connectors.Env{Node: "n"})
+		must(t, err)
+		ps, err := s.Partitions(t.Context())
+		must(t, err)
+		ids := map[string]bool{}
+		for _, p := range ps {
+			text, err := json.Marshal(p)
+			must(t, err)
+			var stored connectors.Partition
+			must(t, json.Unmarshal(text, &stored))
+			if stored.ID != p.ID || stored.PartSource != p.PartSource {
+				t.Errorf("%q is stored as %q", p.ID, stored.ID)
+			}
+			ids[stored.ID] = true
+			path, err := s.(*source).file(stored)
+			must(t, err)
+			if got := contentOf(t, path); got != filepath.Base(path)+"\n" {
+				t.Errorf("%q leads to %q", stored.ID, got)
+			}
+		}
+		if len(ids) != len(ps) || len(ps) == 0 {
+			t.Errorf("%s: %d partitions, %d names", pattern, len(ps), len(ids))
+		}
 	}
 }
 

@@ -86,7 +86,7 @@ func (m *members) failed(err error) error {
 		return &connectors.Error{
 			Class: connectors.ClassData,
 			Err:   fmt.Errorf("%s: the %s data %w: it is cut off at byte %d of the file, byte %d of its content", m.f.Name(), m.codec, errTorn, at, m.content),
-			Hint:  "the records before it were read; if the file is still being written, read it without exit_on_empty",
+			Hint:  "the records before it were read; if the file is still being written, follow it: without exit_on_empty, in a copy with --drain=false",
 		}
 	}
 	return &connectors.Error{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
+	"golang.org/x/sys/unix"
 
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/message"
@@ -25,6 +27,10 @@ import (
 // slashes. The root comes from the configuration, so that nodes may mount
 // shared storage wherever they like.
 const attrPath = "path"
+
+// attrEscaped is attrPath for a path that is not UTF-8, with escapes as in a URL:
+// partitions are kept as JSON, which would make another name of it.
+const attrEscaped = "path_escaped"
 
 // source lists and opens the files of one input. It holds no file open itself.
 type source struct {
@@ -87,16 +93,31 @@ func (s *source) Partitions(ctx context.Context) ([]connectors.Partition, error)
 		return nil, fmt.Errorf("file source: %w", err)
 	}
 	var out []connectors.Partition
+	options := []doublestar.GlobOption{doublestar.WithFilesOnly(), doublestar.WithNoHidden()}
+	if strings.Contains(s.glob, "**") {
+		// A link to a directory above it would be followed again and again, and every
+		// file below be read many times.
+		options = append(options, doublestar.WithNoFollow())
+	}
 	err := doublestar.GlobWalk(os.DirFS(s.root), s.glob, func(p string, d fs.DirEntry) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if t := d.Type(); !t.IsRegular() && t&fs.ModeSymlink == 0 || strings.HasPrefix(path.Base(p), manifestStem) {
+		t := d.Type()
+		if t&fs.ModeSymlink != 0 {
+			// One that leads nowhere is an error of its own when it is opened.
+			if st, err := os.Stat(filepath.Join(s.root, filepath.FromSlash(p))); err == nil {
+				t = st.Mode().Type()
+			} else {
+				t = 0
+			}
+		}
+		if !t.IsRegular() || strings.HasPrefix(path.Base(p), manifestStem) {
 			return nil
 		}
 		out = append(out, s.partition(p))
 		return nil
-	}, doublestar.WithFilesOnly(), doublestar.WithNoHidden())
+	}, options...)
 	if err != nil {
 		return nil, fmt.Errorf("file source: list %s: %w", s.cfg.Path, err)
 	}
@@ -105,8 +126,12 @@ func (s *source) Partitions(ctx context.Context) ([]connectors.Partition, error)
 
 func (s *source) partition(rel string) connectors.Partition {
 	p := connectors.Partition{ID: rel, Attributes: map[string]string{attrPath: rel}}
+	if !utf8.ValidString(rel) {
+		p.ID = strings.ToValidUTF8(rel, "\ufffd") + "#" + hashOf(rel)
+		p.Attributes = map[string]string{attrEscaped: url.PathEscape(rel)}
+	}
 	if !s.shared {
-		p.ID, p.Node = s.env.Node+"/"+rel, s.env.Node
+		p.ID, p.Node = s.env.Node+"/"+p.ID, s.env.Node
 	}
 	p.PartSource = partSource(p.ID)
 	return p
@@ -127,8 +152,11 @@ func partSource(id string) string {
 
 // file is where a partition's data is.
 func (s *source) file(p connectors.Partition) (string, error) {
-	rel := filepath.FromSlash(p.Attributes[attrPath])
-	if !filepath.IsLocal(rel) {
+	rel := p.Attributes[attrPath]
+	if escaped, ok := p.Attributes[attrEscaped]; ok {
+		rel, _ = url.PathUnescape(escaped) // "" is refused
+	}
+	if rel = filepath.FromSlash(rel); !filepath.IsLocal(rel) {
 		return "", connectors.Permanent(fmt.Errorf("file source: partition %q has no usable path %q", p.ID, rel), "")
 	}
 	if p.Node != "" && p.Node != s.env.Node {
@@ -280,6 +308,8 @@ func classify(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return connectors.Permanent(err, "give the user that mqb runs as access to it")
+	case errors.Is(err, unix.ENAMETOOLONG):
+		return connectors.Permanent(err, "the name of a file has at most 255 bytes, and beside one that is appended to stands another one whose name is 10 bytes longer")
 	case diskFull(err):
 		return &connectors.Error{Class: connectors.ClassRetryable, Err: err, Hint: "disk full: free space; the route goes on by itself"}
 	}
