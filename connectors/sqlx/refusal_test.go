@@ -84,3 +84,22 @@ func TestAChildBeforeItsParentIsNotBlamedForAnotherRow(t *testing.T) {
 		expect(t, cfg.URL, "SELECT string_agg(id::text, ',' ORDER BY id) FROM t", "1,2,4,6")
 	}
 }
+
+// What a rolled back try leaves in the temporary tables of upserts was read again by
+// each try after it: 16,384 bad rows in one transaction took most of an hour.
+func TestManyBadRowsWithAKeyAreNotSearchedInQuadraticTime(t *testing.T) {
+	t.Parallel()
+	const bad = 2000
+	url := harness.Postgres(t).NewDatabase(t)
+	harness.PostgresExec(t, url, "CREATE TABLE t (id int PRIMARY KEY CHECK (id < 0))")
+	r := start(t, sqlx.Config{URL: url, Table: "t", Columns: "auto", Key: []string{"id"}}, 1)
+	err := r.commit(t.Context(), batchOf(bad, ids(0)))
+	var refused *connectors.RowsError
+	if !errors.As(err, &refused) || len(refused.Rows) != bad {
+		t.Fatal(err)
+	}
+	// The rows of the first try are there, and no others.
+	if size := harness.PostgresValue[int](t, url, "SELECT sum(pg_relation_size(oid)) FROM pg_class WHERE relname LIKE 'mqb_rows%' AND relpersistence = 't'"); size == 0 || size > 100*bad {
+		t.Errorf("the temporary tables hold %d bytes of %d rows", size, bad)
+	}
+}

@@ -197,11 +197,16 @@ func (x *target) prepareStage(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
+// maxStaged is how many rows a temporary table takes within a transaction before it
+// is truncated: DELETE costs less for a few, but what it leaves behind is read again
+// by everything that comes after it in the transaction.
+const maxStaged = 1024
+
 // sendTarget writes rows [i, j) of t, in the same flight behind the statement
 // first, and each run of rows of another kind in one more.
 func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, first string) error {
 	if first != savepoint {
-		w.staged = false
+		w.staged = 0
 	}
 	for i < j {
 		k := i + 1
@@ -210,11 +215,18 @@ func (w *writer) sendTarget(ctx context.Context, x *target, t *txn, i, j int, fi
 		}
 		f := x.flight(t.kinds[i], w.singles > 0)
 		sql := f.copy + f.after
-		if w.staged {
+		switch {
+		case w.staged >= maxStaged:
+			// In front of a savepoint, or what is rolled back to would be full again.
+			first = behind("TRUNCATE "+x.stage()+", "+x.numbered(), first)
+			w.staged = 0
+		case w.staged > 0:
 			sql = "DELETE FROM " + f.stage + "; " + sql
 		}
 		sql = behind(first, sql)
-		w.staged = f.after != ""
+		if f.after != "" {
+			w.staged += k - i
+		}
 		if _, err := w.pg.CopyFrom(ctx, t.reader(i, k), sql); err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ type writer struct {
 	rowsPrepared map[int]bool // statements for n rows; with busy
 	values       [][]byte     // scratch; with busy
 	widest       []int16      // formats for the widest statement; with busy
-	staged       bool         // the temporary table holds rows; with busy
+	staged       int          // rows that the temporary tables took since they were empty; with busy
 	singles      int          // transactions yet to be written row by row; with busy
 
 	mu   sync.Mutex
@@ -375,10 +375,10 @@ func (w *writer) sendRows(ctx context.Context, t *txn, i, j int, first string) e
 	return p.Close()
 }
 
-// behind is two statements in one flight; first may be "".
+// behind is two statements in one flight; each may be "".
 func behind(first, second string) string {
-	if first == "" {
-		return second
+	if first == "" || second == "" {
+		return first + second
 	}
 	return first + "; " + second
 }
