@@ -79,8 +79,11 @@ func (c *cli) complete(cmd *cobra.Command) {
 		// Files, which is what shells do by themselves.
 	case cmd.Runnable():
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			if len(args) >= len(places) {
+			switch {
+			case len(args) >= len(places):
 				return nil, cobra.ShellCompDirectiveNoFileComp
+			case places[len(args)] == "|":
+				return nil, cobra.ShellCompDirectiveDefault // the second word of another form: DST
 			}
 			return c.ask(cmd.Context(), completions[places[len(args)]], args)
 		}

@@ -133,6 +133,8 @@ func (o *copyOptions) arguments(args []string) error {
 			Message: "one argument too many: " + route.MaskURL(args[0]), Code: api.CodeUsage,
 			Hint: "quote a pattern, so that the shell leaves it as it is: mqbctl copy 'data/*.csv' out/",
 		}
+	case o.letters == o.to:
+		return usage("--dlq and DST are the same")
 	case o.resume && o.noResume:
 		return usage("--resume and --no-resume")
 	case o.limit < 0:

@@ -39,7 +39,7 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 		})
 		_ = source.Close()
 		if err != nil {
-			return fmt.Errorf("route %s: input: %w", e.Spec.Name, err)
+			return endpointError(e.Spec.Name, "input", err)
 		}
 		if n == 0 {
 			what := "the input has no partitions"
@@ -65,7 +65,7 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 		})
 		_ = sink.Close()
 		if err != nil && unreachable(err) {
-			return fmt.Errorf("route %s: output: %w", e.Spec.Name, err)
+			return endpointError(e.Spec.Name, "output", err)
 		}
 	}
 	return nil
@@ -102,6 +102,16 @@ func onlyFile(spec *route.Spec, partitions int) error {
 		return &api.Error{Message: fmt.Sprintf("route %s: %s and %s are the same file", spec.Name, in.Path, out.Path), Code: api.CodeInvalid}
 	}
 	return nil
+}
+
+// endpointError names the side of a route. What is out of reach is a system, and no
+// cluster, of which an error without a code of its own would speak.
+func endpointError(name, side string, err error) error {
+	err = fmt.Errorf("route %s: %s: %w", name, side, err)
+	if unreachable(err) {
+		return &api.Error{Message: err.Error(), Code: api.CodeUnreachable}
+	}
+	return err
 }
 
 func unreachable(err error) bool {
