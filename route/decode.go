@@ -535,7 +535,11 @@ func (d *decoder) decodeConfig(e *entry, config any, side Side, path string, res
 		}
 		e.value.quoted = true // whatever it looks like, the type takes text
 		if err := s.FromScalar(e.value.text); err != nil {
-			d.configError(e, path, err)
+			at := *e
+			if e.value.line < 0 {
+				at.line, at.col = e.value.line, 0 // a variable's, not the key's
+			}
+			d.configError(&at, path, err)
 		}
 	default:
 		d.fail(e.value, path, "must be a mapping, not "+e.value.kind.String(), "")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/mqbridge/mqb/route"
 )
@@ -102,8 +103,8 @@ func FuzzExpression(f *testing.F) {
 		if err != nil || !json.Valid([]byte(payload)) {
 			return
 		}
-		got, err := x.Append(nil, []byte(payload), one(payload, "k", "v"), 0)
-		if err == nil && (!json.Valid(got) || got[0] != '{') {
+		got, err := x.Append(nil, []byte(payload), one(payload, "k", "v\xff"), 0)
+		if err == nil && (!json.Valid(got) || got[0] != '{' || utf8.ValidString(payload) && !utf8.Valid(got)) {
 			t.Errorf("%q of %q made %q", s, payload, got)
 		}
 	})

@@ -1,8 +1,10 @@
 package route
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // LookupEnv finds a variable, like os.LookupEnv.
@@ -59,8 +61,22 @@ func interpolate(s string, env LookupEnv) (out string, used bool, err error) {
 		case !ok:
 			return "", used, fmt.Errorf("variable %s is not set and has no default", name)
 		}
+		if !utf8.ValidString(value) {
+			// It would come out as another text on its way to the nodes.
+			return "", used, fmt.Errorf("variable %s %w", name, errNotUTF8)
+		}
 		b.WriteString(value)
 	}
+}
+
+var errNotUTF8 = errors.New("is not UTF-8")
+
+// interpolationHint says what to do about an error of interpolate.
+func interpolationHint(err error) string {
+	if errors.Is(err, errNotUTF8) {
+		return ""
+	}
+	return "set it, or write ${NAME:-default}"
 }
 
 // variable splits the name of an environment variable off the front of s.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // OverridePrefix begins the names of the variables that override a configuration:
@@ -69,6 +70,10 @@ func (d *decoder) override(root *node, overrides []Override) {
 		path := strings.Split(strings.TrimPrefix(o.Name, OverridePrefix), "__")
 		if slices.Contains(path, "") {
 			d.failAt(at, 0, "", "has an empty part in its path", "two underscores stand between two keys: "+OverridePrefix+"ROUTE__BATCH_SIZE")
+			continue
+		}
+		if !utf8.ValidString(o.Value) {
+			d.failAt(at, 0, "", "is not UTF-8", "")
 			continue
 		}
 		routes, bare := d.routesOf(root)

@@ -113,3 +113,27 @@ func TestAnOverriddenSecretStaysMasked(t *testing.T) {
 		t.Errorf("%+v\n%s", c, f.Routes[0].Masked())
 	}
 }
+
+// A text that is no UTF-8 cannot be passed on to the nodes as it is: a file of such a
+// name would be looked for under another one.
+func TestWhatIsNoUTF8IsRefusedAndDoesNotBecomeAnotherText(t *testing.T) {
+	t.Parallel()
+	const text = "routes:\n  r:\n    input: {broker: {url: ü, topic: \"${T}\"}}\n"
+	env := func(value string) route.LookupEnv {
+		return func(string) (string, bool) { return value, true }
+	}
+	for says, c := range map[string]struct {
+		text      string
+		env       string
+		overrides []route.Override
+	}{
+		"f.yaml:3:28: the file is not UTF-8":     {strings.Replace(text, "ü", "a\xff", 1), "t", nil},
+		"f.yaml:3:37: variable T is not UTF-8\n": {text, "\xfft", nil},
+		"MQB__R__INPUT__BROKER__TOPIC: is not":   {text, "t", []route.Override{{Name: "MQB__R__INPUT__BROKER__TOPIC", Value: "\xc3"}}},
+	} {
+		_, err := route.Decode("f.yaml", []byte(c.text), testTypes{}, route.Options{LookupEnv: env(c.env), Overrides: c.overrides})
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("want %s, got %v", says, err)
+		}
+	}
+}

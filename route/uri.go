@@ -389,7 +389,7 @@ func (d *decoder) uriValue(s string, line int) string {
 func (d *decoder) interpolated(s string, line int) string {
 	out, _, err := interpolate(s, d.opts.LookupEnv)
 	if err != nil {
-		d.failAt(line, 0, "", err.Error(), "set it, or write ${NAME:-default}")
+		d.failAt(line, 0, "", err.Error(), interpolationHint(err))
 	}
 	if !utf8.ValidString(out) {
 		d.failAt(line, 0, "", "is not UTF-8", "")

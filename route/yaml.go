@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -104,6 +105,21 @@ func (d *decoder) parseYAML(data []byte) (root *node) {
 			root = nil
 		}
 	}()
+	if !utf8.Valid(data) {
+		// It would come out as another text on its way to the nodes.
+		e := &ConfigError{File: d.file, Msg: "the file is not UTF-8"}
+		for at := data; len(at) > 0; {
+			r, n := utf8.DecodeRune(at)
+			if r == utf8.RuneError && n == 1 {
+				before := data[:len(data)-len(at)]
+				e.Line, e.Col = bytes.Count(before, []byte("\n"))+1, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])+1
+				break
+			}
+			at = at[n:]
+		}
+		d.errs = append(d.errs, e)
+		return nil
+	}
 	// YAML reads CRLF as one line end; the lexer counts two behind a comment.
 	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
 	if tooBusy(data) {
@@ -297,7 +313,7 @@ func (c *converter) convert(a ast.Node, depth int) *node {
 func (c *converter) text(n *node, s string) {
 	out, used, err := interpolate(s, c.d.opts.LookupEnv)
 	if err != nil {
-		c.d.fail(n, "", err.Error(), "set it, or write ${NAME:-default}")
+		c.d.fail(n, "", err.Error(), interpolationHint(err))
 	}
 	n.text, n.replaced = out, used
 	if used && !n.quoted && (out == "" || out == "~" || out == "null") {
