@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -254,5 +256,32 @@ func TestDropAndTruncateMoveTheOtherRows(t *testing.T) {
 	x.Truncate(1)
 	if string(x.buf) != "bb\n" {
 		t.Fatalf("%q", x.buf)
+	}
+}
+
+func TestRowsDroppedInAnyOrderLeaveTheOthersAsTheyWere(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		x, want := &txn{w: &writer{}}, []string{}
+		for i := range 20 {
+			row := strings.Repeat(string(rune('a'+i)), rnd.IntN(4))
+			want = append(want, row)
+			x.buf = append(x.buf, row...)
+			x.end, x.kinds = append(x.end, len(x.buf)), append(x.kinds, rowKind(i))
+		}
+		for range rnd.IntN(20) {
+			row := rnd.IntN(x.Rows())
+			x.Drop(row)
+			want = slices.Delete(want, row, row+1)
+		}
+		if x.Rows() != len(want) || x.Bytes() != len(strings.Join(want, "")) {
+			t.Fatalf("%d rows of %d bytes, want %q", x.Rows(), x.Bytes(), want)
+		}
+		for i, row := range want {
+			if got := string(x.buf[x.start(i):x.end[i]]); got != row || row != "" && rune('a'+x.kinds[i]) != rune(row[0]) {
+				t.Fatalf("row %d: %q, want %q", i, got, row)
+			}
+		}
 	}
 }

@@ -51,11 +51,11 @@ func (l *letters) Write(ctx context.Context, b *message.Batch, i, j int) error {
 		if !errors.As(err, &refused) {
 			return err
 		}
-		for n := len(refused.Rows) - 1; n >= 0; n-- {
-			row := refused.Rows[n]
-			bad.Rows = append(bad.Rows, connectors.RowError{Index: index[row.Index], Err: row.Err})
-			index = append(index[:row.Index], index[row.Index+1:]...)
-			t.Drop(row.Index)
+		for n, row := range refused.Rows {
+			at := row.Index - n
+			bad.Rows = append(bad.Rows, connectors.RowError{Index: index[at], Err: row.Err})
+			index = slices.Delete(index, at, at+1)
+			t.Drop(at)
 		}
 	}
 	if bad.Rows == nil {

@@ -135,6 +135,9 @@ func (x *target) flight(kind rowKind, distinct bool) *flight {
 	if f != nil {
 		return f
 	}
+	if len(x.flights) == maxFlights {
+		clear(x.flights)
+	}
 	f = &flight{}
 	x.flights[at] = f
 	var columns []int
@@ -196,6 +199,10 @@ func (x *target) prepareStage(ctx context.Context, conn *pgx.Conn) error {
 		"; CREATE TABLE "+x.numbered()+" (LIKE "+x.stage()+", "+quoted(x.order)+" bigint GENERATED ALWAYS AS IDENTITY (CACHE 1000)) ON COMMIT DELETE ROWS").ReadAll()
 	return err
 }
+
+// maxFlights bounds the memory of statements: which columns messages leave out is up
+// to whoever writes them.
+const maxFlights = 1000
 
 // maxStaged is how many rows a temporary table takes within a transaction before it
 // is truncated: DELETE costs less for a few, but what it leaves behind is read again

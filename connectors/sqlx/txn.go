@@ -20,6 +20,9 @@ type txn struct {
 	buf   []byte
 	end   []int // end of each row in buf
 	kinds []rowKind
+	// gone are rows that were dropped and still stand in buf, in rising order: a
+	// transaction may lose thousands of them, and each would move all behind it.
+	gone []int
 	// raw: there was no table when the transaction began, so the rows are payloads
 	// until it commits.
 	raw bool
@@ -44,6 +47,7 @@ func (t *txn) AddLetters(b *message.Batch, i, j int) error {
 }
 
 func (t *txn) Add(b *message.Batch, i, j int) error {
+	t.compact()
 	var bad []connectors.RowError
 	for ; i < j; i++ {
 		next, kind, err := t.enc.append(t.buf, b, i)
@@ -61,9 +65,10 @@ func (t *txn) Add(b *message.Batch, i, j int) error {
 	return nil
 }
 
-func (t *txn) Rows() int { return len(t.end) }
+func (t *txn) Rows() int { return len(t.end) - len(t.gone) }
 
 func (t *txn) Bytes() int {
+	t.compact()
 	if t.letters != nil {
 		return len(t.buf) + len(t.letters.buf)
 	}
@@ -78,16 +83,35 @@ func (t *txn) start(row int) int {
 }
 
 func (t *txn) Drop(row int) {
-	from, n := t.start(row), t.end[row]-t.start(row)
-	t.buf = append(t.buf[:from], t.buf[from+n:]...)
-	t.end = append(t.end[:row], t.end[row+1:]...)
-	t.kinds = append(t.kinds[:row], t.kinds[row+1:]...)
-	for i := row; i < len(t.end); i++ {
-		t.end[i] -= n
+	at := row + len(t.gone)
+	if n := len(t.gone); n > 0 && at <= t.gone[n-1] {
+		t.compact() // not in order: rare
+		at = row
 	}
+	t.gone = append(t.gone, at)
+}
+
+// compact takes the rows that are gone out of buf.
+func (t *txn) compact() {
+	if len(t.gone) == 0 {
+		return
+	}
+	kept, size, next, from := 0, 0, 0, 0
+	for i, end := range t.end {
+		if next < len(t.gone) && t.gone[next] == i {
+			next++
+		} else {
+			size += copy(t.buf[size:], t.buf[from:end])
+			t.end[kept], t.kinds[kept] = size, t.kinds[i]
+			kept++
+		}
+		from = end
+	}
+	t.buf, t.end, t.kinds, t.gone = t.buf[:size], t.end[:kept], t.kinds[:kept], t.gone[:0]
 }
 
 func (t *txn) Truncate(n int) {
+	t.compact()
 	if n < len(t.end) {
 		t.buf, t.end, t.kinds = t.buf[:t.start(n)], t.end[:n], t.kinds[:n]
 	}
@@ -106,4 +130,6 @@ func (t *txn) Discard() {
 	t.w.recycle(t)
 }
 
-func (t *txn) clear() { t.buf, t.end, t.kinds = t.buf[:0], t.end[:0], t.kinds[:0] }
+func (t *txn) clear() {
+	t.buf, t.end, t.kinds, t.gone = t.buf[:0], t.end[:0], t.kinds[:0], t.gone[:0]
+}

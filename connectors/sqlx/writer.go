@@ -172,6 +172,7 @@ func (w *writer) ignore(name string) {
 func (w *writer) commit(ctx context.Context, t *txn, swap *connectors.Swap) error {
 	w.busy.Lock()
 	defer w.busy.Unlock()
+	t.compact()
 	var fence [][]byte
 	if swap != nil {
 		var err error
