@@ -31,7 +31,7 @@ type FilterConfig struct{ filter *route.Filter }
 // Summary implements route.Summarizer.
 func (*FilterConfig) Summary() string {
 	return "Keeps the messages for which an expression holds, written as a single value: `filter: country == \"DE\" && amount > 100`. Bare and dotted names are fields of the JSON payload, `meta.x` is metadata and always text (`a[\"b.c\"]` and `$env[\"a.b\"]` name what has a dot in its name); comparing with a number makes a number of the other side; what is absent is `null`. " +
-		"Operators: `== != < <= > >=`, `&& || !` or `and or not`, `in [...]`, `contains`, `startsWith`, `endsWith`, `matches`, `+ - * / %`, and `number(x)`. A payload that is no JSON object cannot be handled (`on_error`), unless only metadata is asked for."
+		"Operators: `== != < <= > >=`, `&& || !` or `and or not` (with brackets: `not (a in [...])`), `in [...]` and `not in [...]`, `contains`, `startsWith`, `endsWith`, `matches`, `+ - * / %`, and `number(x)`. A payload that is no JSON object cannot be handled (`on_error`), unless only metadata is asked for."
 }
 
 // FromScalar compiles the expression.
