@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,26 @@ func TestGroupOffsetsStartAndMirror(t *testing.T) {
 	}
 	if o, _ := after.Lookup(topic, 0); o.At != 20 {
 		t.Fatalf("mirrored offset %d, want 20", o.At)
+	}
+}
+
+func TestAGroupThatIsBehindRetentionOrBeyondTheEndIsNamed(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	topic := b.Topic(t, 1)
+	b.ProduceN(t, topic, 0, 0, 20)
+	b.DeleteRecords(t, topic, 0, 10)
+	adm := b.Admin(t)
+	for _, at := range []int64{5, 21} {
+		id := fmt.Sprintf("g%d-%s", at, topic)
+		var before kadm.Offsets
+		before.Add(kadm.Offset{Topic: topic, Partition: 0, At: at, LeaderEpoch: -1})
+		harness.Eventually(t, 60*time.Second, func() error { return adm.CommitAllOffsets(t.Context(), id, before) })
+		s := newTestSource(t, b, topic, group(id))
+		_, err := s.Open(t.Context(), s.testClaim(t, 0, message.Position{}))
+		if connectors.Classify(err) != connectors.ClassGap || !strings.Contains(err.Error(), id) || !strings.Contains(err.Error(), "10 to 20") {
+			t.Errorf("%s: %v", connectors.Classify(err), err)
+		}
 	}
 }
 

@@ -98,6 +98,13 @@ func (r *reader) from(ctx context.Context, adm *kadm.Client, topic kadm.TopicID,
 		if err != nil {
 			return position{}, err
 		}
+		if ok && (offset < log.start || offset > log.end) {
+			return position{}, r.fail("open", &connectors.Error{
+				Class: connectors.ClassGap,
+				Err:   fmt.Errorf("group %s is at offset %d, and the log has %d to %d: %w", r.source.config.GroupID, offset, log.start, log.end, connectors.ErrGap),
+				Hint:  "set the group's offsets to where to begin, or take another group_id",
+			})
+		}
 		if ok {
 			start.offset, start.epoch = offset, epoch
 		}

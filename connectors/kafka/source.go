@@ -114,6 +114,10 @@ func (s *source) refuseLiveGroup(ctx context.Context, adm *kadm.Client) error {
 	if err != nil {
 		return s.fail("describe group "+group, err)
 	}
+	if err := classic[group].Err; kerr.IsRetriable(err) {
+		// A coordinator that is still loading knows no members yet.
+		return s.fail("describe group "+group, err)
+	}
 	members := len(classic[group].Members)
 	if members == 0 {
 		// Groups of the newer protocol are unknown to the older question, and
