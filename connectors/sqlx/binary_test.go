@@ -1,13 +1,16 @@
 package sqlx
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	dial "github.com/mqbridge/mqb/dial/postgres"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/test/harness"
 )
@@ -89,6 +92,48 @@ func TestBinaryFormIsWhatTheServerReadsInTheText(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestEnumTakesItsLabelsAndRefusesOthersByRow(t *testing.T) {
+	t.Parallel()
+	url := harness.Postgres(t).NewDatabase(t)
+	harness.PostgresExec(t, url, `CREATE TYPE mood AS ENUM ('so so', 'ä"\', '7'); CREATE DOMAIN lively AS mood CHECK (VALUE <> 'so so'); CREATE TABLE t (id int PRIMARY KEY, m mood, d lively)`)
+	x, err := newTargetOf(t, url)
+	if err != nil || x.codecs == nil {
+		t.Fatalf("not in the binary form: %v", err)
+	}
+	conn := harness.PostgresConnect(t, url)
+	for payload, want := range map[string]string{
+		`{"id":1,"m":"so so","d":7}`:         "(1,\"so so\",7)",
+		`{"id":2,"m":"\u00e4\"\\","d":null}`: `(2,"ä""\\",)`,
+		`{"id":3,"m":"none"}`:                `22P02`,
+		`{"id":4,"d":"so so"}`:               `23514`,
+		`{"id":5,"m":""}`:                    `22P02`,
+	} {
+		row, kind, err := newObjects(x, func(string) {}).appendRow(nil, []byte(payload))
+		if err != nil || kind&textRow != 0 {
+			t.Fatalf("%s: %v", payload, err)
+		}
+		got := "SELECT t::text FROM t"
+		_, err = conn.PgConn().CopyFrom(t.Context(), io.MultiReader(bytes.NewReader(binaryHeader), bytes.NewReader(row), bytes.NewReader(binaryTrailer)), "COPY t FROM STDIN (FORMAT binary)")
+		if err != nil {
+			got = dial.Code(err)
+		} else if err := conn.QueryRow(t.Context(), "DELETE FROM t RETURNING t::text").Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", payload, got, want)
+		}
+	}
+}
+
+func newTargetOf(t *testing.T, url string) (*target, error) {
+	t.Helper()
+	table, err := readTable(t.Context(), harness.PostgresConnect(t, url), tableName{table: "t"})
+	if err != nil {
+		return nil, err
+	}
+	return newTarget(rowsName, table, &Config{})
 }
 
 // Rows that only the server can read stand between others, in their order.

@@ -82,6 +82,7 @@ type columnType struct {
 	// elem is the element type of an array, 0 for any other.
 	elem uint32
 	text bool // text, varchar and their like
+	enum bool
 }
 
 // takesObject reports whether a JSON object can stand in the column as a whole.
@@ -123,7 +124,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, name tableName) (*table, err
 		return nil, err
 	}
 	t.name = tableName{schema, relation}.quoted()
-	rows, err := conn.Query(ctx, `SELECT a.attname, t.oid, t.elem, t.is_text, NOT a.atthasdef AND a.attidentity = ''
+	rows, err := conn.Query(ctx, `SELECT a.attname, t.oid, t.elem, t.is_text, t.is_enum, NOT a.atthasdef AND a.attidentity = ''
 		FROM pg_attribute a CROSS JOIN `+typeOf("a.atttypid")+` t
 		WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a'
 		ORDER BY a.attnum`, t.oid)
@@ -131,7 +132,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, name tableName) (*table, err
 		return nil, err
 	}
 	t.columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c tableColumn, err error) {
-		err = row.Scan(&c.name, &c.typ.oid, &c.typ.elem, &c.typ.text, &c.bare)
+		err = row.Scan(&c.name, &c.typ.oid, &c.typ.elem, &c.typ.text, &c.typ.enum, &c.bare)
 		return c, err
 	})
 	return &t, err
@@ -141,17 +142,17 @@ func readTable(ctx context.Context, conn *pgx.Conn, name tableName) (*table, err
 func typeOf(oid string) string {
 	return `LATERAL (WITH RECURSIVE b AS (SELECT p.* FROM pg_type p WHERE p.oid = ` + oid + `
 		UNION ALL SELECT p.* FROM b JOIN pg_type p ON p.oid = b.typbasetype)
-		SELECT oid, CASE typcategory WHEN 'A' THEN typelem ELSE 0::oid END AS elem, typcategory = 'S' AS is_text FROM b WHERE typtype <> 'd')`
+		SELECT oid, CASE typcategory WHEN 'A' THEN typelem ELSE 0::oid END AS elem, typcategory = 'S' AS is_text, typtype = 'e' AS is_enum FROM b WHERE typtype <> 'd')`
 }
 
 // typesOf completes types of which only the numbers are known.
 func typesOf(ctx context.Context, conn *pgx.Conn, oids []uint32) ([]columnType, error) {
-	rows, err := conn.Query(ctx, "SELECT t.oid, t.elem, t.is_text FROM unnest($1::oid[]) WITH ORDINALITY u(oid, n) CROSS JOIN "+typeOf("u.oid")+" t ORDER BY n", oids)
+	rows, err := conn.Query(ctx, "SELECT t.oid, t.elem, t.is_text, t.is_enum FROM unnest($1::oid[]) WITH ORDINALITY u(oid, n) CROSS JOIN "+typeOf("u.oid")+" t ORDER BY n", oids)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t columnType, err error) {
-		err = row.Scan(&t.oid, &t.elem, &t.text)
+		err = row.Scan(&t.oid, &t.elem, &t.text, &t.enum)
 		return t, err
 	})
 }

@@ -103,6 +103,9 @@ func newTarget(name string, t *table, cfg *Config) (*target, error) {
 	}
 	for _, c := range x.columns {
 		known := codecs[c.typ.oid]
+		if c.typ.enum {
+			known = codecText // labels, in either form
+		}
 		if known == codecNone {
 			x.codecs = nil
 			break
