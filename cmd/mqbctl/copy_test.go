@@ -112,6 +112,30 @@ func TestCopyLimitEndsAfterExactlyNRecordsAndResumeGoesOnBehindThem(t *testing.T
 	}
 }
 
+// Files that an earlier run has read and deleted are done as soon as a run begins, and
+// are not counted in place of those that are still to be read.
+func TestCopyOfFilesThatAreDeletedGoesOnUntilTheLastOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in")
+	for round, files := range [][]string{{"a", "b", "c", "d"}, {"e", "f"}, {"g"}} {
+		for _, name := range files {
+			sub := filepath.Join(in, name)
+			if err := os.MkdirAll(sub, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			csvFile(t, sub, 20_000)
+		}
+		s, r := copyFiles(t, dir, "file:"+filepath.Join(in, "*", "in.csv")+"?format=csv&delete=true", filepath.Join(dir, "out")+"/", "--resume")
+		if r.code != 0 || s.Records != int64(20_000*len(files)) {
+			t.Errorf("round %d: %+v %+v", round, s, r)
+		}
+		if left, _ := filepath.Glob(filepath.Join(in, "*", "in.csv")); len(left) > 0 {
+			t.Errorf("round %d: %q are still there", round, left)
+		}
+	}
+}
+
 // A limit is of the copy, not of each of its partitions.
 func TestCopyLimitIsSharedByAllFiles(t *testing.T) {
 	t.Parallel()

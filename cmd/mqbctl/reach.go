@@ -33,15 +33,18 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 		if err != nil {
 			return err
 		}
-		n, err := retry(ctx, l.log.With("route", e.Spec.Name, "side", "input"), within, func(ctx context.Context) (int, error) {
-			p, err := source.Partitions(ctx)
-			return len(p), err
+		partitions, err := retry(ctx, l.log.With("route", e.Spec.Name, "side", "input"), within, func(ctx context.Context) (ids []string, err error) {
+			listed, err := source.Partitions(ctx)
+			for _, p := range listed {
+				ids = append(ids, p.ID)
+			}
+			return ids, err
 		})
 		_ = source.Close()
 		if err != nil {
 			return endpointError(e.Spec.Name, "input", err)
 		}
-		if n == 0 {
+		if len(partitions) == 0 {
 			what := "the input has no partitions"
 			if f, ok := e.Spec.Input.Config.(*file.Config); ok {
 				what = "no file matches " + f.Path
@@ -52,10 +55,10 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 			}
 			fmt.Fprintf(l.err, "warning: %s%s\n", who, clean(what))
 		}
-		if err := onlyFile(e.Spec, n); err != nil {
+		if err := onlyFile(e.Spec, len(partitions)); err != nil {
 			return err
 		}
-		l.expected[e.Spec.Name] = n
+		l.expected[e.Spec.Name] = partitions
 		sink, err := l.registry.Sink(e.Spec, l.env)
 		if err != nil {
 			return err

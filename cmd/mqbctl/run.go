@@ -158,7 +158,7 @@ func (c *cli) runJob(ctx context.Context, j job) (moved bool, err error) {
 	l := &localRun{
 		cli: c, job: j, log: log, level: level, started: started, follow: j.options.follow, screen: scr,
 		env:  connectors.Env{Node: localNode, DataDir: dir, Budget: message.NewBudget(int64(memory))},
-		tree: make(chan *actors.Node, 1), expected: map[string]int{},
+		tree: make(chan *actors.Node, 1), expected: map[string][]string{},
 	}
 	if err := l.apply(ctx, engine, list); err != nil {
 		return false, err
@@ -197,8 +197,8 @@ type localRun struct {
 	started time.Time
 	follow  bool
 	screen  *screen
-	// expected counts the partitions of each route of the file that runs.
-	expected map[string]int
+	// expected names the partitions of each route of the file that runs.
+	expected map[string][]string
 	tree     chan *actors.Node
 
 	mu       sync.Mutex

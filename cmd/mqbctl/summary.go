@@ -32,14 +32,16 @@ type summary struct {
 	Done         int      `json:"done"`
 	Errors       []string `json:"errors,omitempty"`
 
-	ended   map[string]int // by route: done or stopped with an error
+	ended   map[partitionOf]bool // done or stopped with an error; false: not yet
 	stopped []api.Lease    // those with an error
 	note    string         // the last trouble of a partition that tries again
 	running bool           // a partition runs, or is done
 }
 
+type partitionOf struct{ route, partition string }
+
 func summarize(runs []actors.Run, elapsed time.Duration) summary {
-	s := summary{Seconds: elapsed.Seconds(), Partitions: len(runs), ended: map[string]int{}}
+	s := summary{Seconds: elapsed.Seconds(), Partitions: len(runs), ended: map[partitionOf]bool{}}
 	slices.SortFunc(runs, func(a, b actors.Run) int {
 		return cmp.Or(cmp.Compare(a.Status.Route, b.Status.Route), cmp.Compare(a.Status.Partition, b.Status.Partition))
 	})
@@ -54,14 +56,13 @@ func summarize(runs []actors.Run, elapsed time.Duration) summary {
 		reason := strings.Replace(st.Error, "route "+st.Route+": ", "", 1) // it is named in front
 		trouble := fmt.Sprintf("route %s partition %s: %s", st.Route, st.Partition, reason)
 		s.running = s.running || st.State == lease.StateRunning || st.State == lease.StateDone
+		s.ended[partitionOf{st.Route, st.Partition}] = st.State == lease.StateDone || st.State == lease.StateQuarantined
 		switch {
 		case st.State == lease.StateDone:
 			s.Done++
-			s.ended[st.Route]++
 		case st.State == lease.StateQuarantined:
 			s.Errors = append(s.Errors, trouble)
 			s.stopped = append(s.stopped, api.Lease{Route: st.Route, Partition: st.Partition, State: "stopped", Reason: reason})
-			s.ended[st.Route]++
 		case st.Error != "":
 			s.note = trouble
 		}
@@ -80,10 +81,19 @@ func addCounters(a, b lease.Counters) lease.Counters {
 	}
 }
 
-// complete reports whether each route has ended all its partitions.
-func (s summary) complete(expected map[string]int) bool {
-	for name, n := range expected {
-		if s.ended[name] < n {
+// complete reports whether each route has ended all its partitions: those that its
+// input listed, by their names, since there may be others that earlier runs knew, whose
+// files are gone; and those others, which may have been left unread.
+func (s summary) complete(expected map[string][]string) bool {
+	for route, partitions := range expected {
+		for _, p := range partitions {
+			if !s.ended[partitionOf{route, p}] {
+				return false
+			}
+		}
+	}
+	for p, ended := range s.ended {
+		if _, ours := expected[p.route]; ours && !ended {
 			return false
 		}
 	}
