@@ -116,8 +116,8 @@ func TestFrozenOwnerThatHoldsTheRowLosesIt(t *testing.T) {
 	if claimed.Record.Epoch != 2 || claimed.Record.Version != 2 {
 		t.Fatalf("claimed %+v", claimed.Record)
 	}
-	// 2 × the lease time of a node by default.
-	if took := time.Since(started); took > 6*time.Second {
+	// Far less than the server lets a lock be waited for.
+	if took := time.Since(started); took > 20*time.Second {
 		t.Errorf("the claim took %v", took)
 	}
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {

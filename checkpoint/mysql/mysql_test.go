@@ -13,7 +13,7 @@ import (
 	"github.com/mqbridge/mqb/test/harness"
 )
 
-const waitLimit = 10 * time.Second
+const waitLimit = time.Minute
 
 func record(epoch, version uint64) checkpoint.Record {
 	return checkpoint.Record{ClusterUID: "c", Epoch: epoch, Run: "r", Version: version}

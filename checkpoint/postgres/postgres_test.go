@@ -234,7 +234,7 @@ func TestFenceStatementAbortsTheTransaction(t *testing.T) {
 	}
 }
 
-const waitLimit = 10 * time.Second
+const waitLimit = time.Minute
 
 // waiting returns nil once some session of this database waits for a lock.
 func waiting(t *testing.T, url string) error {

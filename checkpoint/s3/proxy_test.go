@@ -3,11 +3,13 @@ package s3_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mqbridge/mqb/test/harness"
 )
@@ -53,6 +55,17 @@ func (p *proxy) seen() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.puts
+}
+
+// await returns when a PUT is on its way.
+func (p *proxy) await(t *testing.T) {
+	t.Helper()
+	harness.Eventually(t, time.Minute, func() error {
+		if p.seen() == 0 {
+			return errors.New("no PUT is on its way yet")
+		}
+		return nil
+	})
 }
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {

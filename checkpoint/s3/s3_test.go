@@ -142,12 +142,7 @@ func TestDelayedPutAfterTheSuccessorsClaimIsRefused(t *testing.T) {
 		_, err := p.commit(ctx, 5)
 		done <- err
 	}()
-	harness.Eventually(t, 10*time.Second, func() error {
-		if p.proxy.seen() == 0 {
-			return errors.New("the PUT is not on its way yet")
-		}
-		return nil
-	})
+	p.proxy.await(t)
 	cancel()
 	if err := <-done; err == nil || errors.Is(err, checkpoint.ErrFenced) {
 		t.Fatalf("commit that did not arrive: %v", err)
@@ -177,9 +172,12 @@ func TestDelayedCreationAfterAnotherOneIsRefused(t *testing.T) {
 		status, _, _ := r.forward()
 		arrived <- status
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := p.owner.Swap(ctx, p.key, 0, checkpoint.Record{Epoch: 1, Version: 1}); err == nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.owner.Swap(ctx, p.key, 0, checkpoint.Record{Epoch: 1, Version: 1}) }()
+	p.proxy.await(t)
+	cancel()
+	if err := <-done; err == nil {
 		t.Fatal("created")
 	}
 	p.claim(t, p.direct, 2)
@@ -327,7 +325,7 @@ func TestFrozenAndKilledServerIsAnErrorAndNoVerdict(t *testing.T) {
 	}
 	server.Process().Freeze()
 	// A signal stops a process soon, not at once.
-	harness.Eventually(t, 10*time.Second, func() error {
+	harness.Eventually(t, time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if _, err := s.Load(ctx, "k"); err == nil {

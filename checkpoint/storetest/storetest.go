@@ -35,7 +35,7 @@ type Harness struct {
 	// length of each (default 30) and Workers how many run at a time (default 4).
 	// With testing.Short a twentieth of them runs.
 	Histories, Steps, Workers int
-	// Timeout is how long one behaviour may take (default 30 s).
+	// Timeout is how long one behaviour may take (default 1 min).
 	Timeout time.Duration
 }
 
@@ -68,7 +68,7 @@ func Run(t *testing.T, h Harness) {
 		h.Workers = 4
 	}
 	if h.Timeout == 0 {
-		h.Timeout = 30 * time.Second
+		h.Timeout = time.Minute
 	}
 	s := h.New(t)
 	store := s.Open(t)
