@@ -57,6 +57,9 @@ func Parse(rawURL string, opt Options) (*Config, error) {
 	if !found || scheme != "postgres" && scheme != "postgresql" {
 		return nil, errors.New("postgres: not a postgres:// URL")
 	}
+	if unescaped(rawURL) {
+		return nil, errors.New("postgres: the URL cannot be used: in a user name or password, @ / ? # are written %40 %2F %3F %23")
+	}
 	pool, err := pgxpool.ParseConfig(rawURL)
 	if err != nil {
 		// The driver masks passwords only where it recognizes them.
@@ -202,10 +205,28 @@ func (c *Config) Address() string {
 // User is the role that connections log in as.
 func (c *Config) User() string { return c.pool.ConnConfig.User }
 
+// unescaped reports whether there is an @ where none belongs: a password that is
+// not escaped was cut in two, and its rest stands where the host, the database or a
+// parameter would be shown.
+func unescaped(rawURL string) bool {
+	_, rest, _ := strings.Cut(rawURL, "://")
+	end := strings.IndexAny(rest+"/", "/?#")
+	if n := strings.Count(rest[:end], "@"); n > 1 {
+		return true
+	}
+	rest, fragment, _ := strings.Cut(rest[end:], "#")
+	path, query, _ := strings.Cut(rest, "?")
+	for parameter := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(parameter, "=") // values may: user=me@server
+		path += name
+	}
+	return strings.Contains(path+fragment, "@")
+}
+
 // Mask returns the URL with its password replaced, for people.
 func Mask(rawURL string) string {
 	u, err := url.Parse(rawURL)
-	if err != nil {
+	if err != nil || unescaped(rawURL) {
 		return "postgres://…"
 	}
 	q := u.Query()

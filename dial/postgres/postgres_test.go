@@ -157,6 +157,25 @@ func TestClassesOfRealErrors(t *testing.T) {
 	}
 }
 
+// A password with a character that ends it early is shown as what stands behind it.
+func TestAPasswordThatIsNotEscapedIsShownNowhere(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"postgres://u:12@hunter2@127.0.0.1:1/db", "postgres://u:12/hunter2@127.0.0.1:1/db", "postgres://u:12?hunter2@127.0.0.1:1/db",
+		"postgres://u:12#hunter2@127.0.0.1:1/db", "postgres://u:12/?hunter2@127.0.0.1/db?sslmode=disable",
+	} {
+		_, err := postgres.Parse(url, postgres.Options{})
+		if err == nil || !strings.Contains(err.Error(), "%40") || strings.Contains(err.Error()+postgres.Mask(url), "hunter2") {
+			t.Errorf("%s: %v", postgres.Mask(url), err)
+		}
+	}
+	for _, url := range []string{"postgres://u%40server:p%40@h/db", "postgres://h/db?user=me@server&password=p", "postgres://me@h"} {
+		if _, err := postgres.Parse(url, postgres.Options{}); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 func TestNoSecretInErrorsOrAddresses(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
