@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,7 +134,7 @@ func retry[T any](ctx context.Context, log *slog.Logger, within time.Duration, a
 			if !unreachable(err) {
 				return v, backoff.Permanent(err)
 			}
-			if last == nil || deadline.Err() == nil {
+			if last == nil || !timedOut(err) {
 				last = err
 			}
 		}
@@ -145,4 +146,10 @@ func retry[T any](ctx context.Context, log *slog.Logger, within time.Duration, a
 		err = connectors.Connection(fmt.Errorf("not reachable within %s: %w", within, last))
 	}
 	return v, err
+}
+
+// timedOut: a wait was over, be it the system's or, as a dial puts it, ours.
+func timedOut(err error) bool {
+	var wait net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &wait) && wait.Timeout()
 }
