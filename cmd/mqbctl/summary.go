@@ -33,9 +33,9 @@ type summary struct {
 	Errors       []string `json:"errors,omitempty"`
 
 	ended   map[partitionOf]bool // done or stopped with an error; false: not yet
-	stopped []api.Lease    // those with an error
-	note    string         // the last trouble of a partition that tries again
-	running bool           // a partition runs, or is done
+	stopped []api.Lease          // those with an error
+	note    string               // the last trouble of a partition that tries again
+	running bool                 // a partition runs, or is done
 }
 
 type partitionOf struct{ route, partition string }
