@@ -357,17 +357,23 @@ func TestAVerdictStandsUntilThePositionHasPassedItsRecord(t *testing.T) {
 // Regression: a large buffer in front of a sink that refuses everything gathered more
 // verdicts than a record holds, and that stopped the partition for good.
 func TestABufferGathersNoMoreVerdictsThanARecordHolds(t *testing.T) {
-	const n = 210_000
+	const n, size = 40_000, 2_000
 	bubble(t, func(t *testing.T, w *world) {
 		l := w.claim(tx)
 		l.cfg.Claim.Budget = message.NewBudget(1 << 30)
 		l.cfg.Sending.Buffer = &connectors.Buffer{Messages: 1_000_000, Delay: time.Hour}
 		x := &box{}
+		x.fail = func() error {
+			if judged, err := w.record().Verdicts.Numbers(); err != nil || len(judged) > txnRows+size {
+				return fmt.Errorf("%d verdicts in one record, %v", len(judged), err)
+			}
+			return nil
+		}
 		l.dlq(x)
 		for i := range n {
 			w.refuse[strconv.Itoa(i)] = true
 		}
-		c, err := l.run(t.Context(), reads(0, n, 10_000))
+		c, err := l.run(t.Context(), reads(0, n, size))
 		if err != nil {
 			t.Fatal(err)
 		}
