@@ -118,12 +118,42 @@ func TestACloseWhileAFrozenMemberTakesASnapshotDoesNotWaitForIt(t *testing.T) {
 	closes(t, n)
 }
 
+// A leader that was frozen learns of its successor from the answer to an entry, while
+// it sends others.
+func TestALeaderDeposedInTheMiddleOfItsEntriesCloses(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "n1", t.TempDir(), Options{})
+	put(t, n, "/k", "1")
+	peer := newPuppet(t)
+	if err := n.raft.Load().AddVoter("peer", peer.address(), 0, 0).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 { // the library is at its full pace
+		put(t, n, "/k", strconv.Itoa(i))
+	}
+	peer.deposes.Store(true)
+	var callers sync.WaitGroup
+	for range 10 {
+		last := n.raft.Load().LastIndex()
+		callers.Go(func() { _, _ = n.Txn(t.Context(), nil, []lease.Op{lease.Put("/k", []byte("lost"))}) })
+		until(t, "the leader has the entry", func() bool { return n.raft.Load().LastIndex() > last })
+	}
+	close(peer.answers)
+	until(t, "the leader is deposed", func() bool { return n.raft.Load().State() != hraft.Leader })
+	closes(t, n)
+	callers.Wait()
+}
+
 // puppet is a member by what it answers: it acknowledges what it is told and keeps
 // nothing. Once it is full it refuses to store, and it never ends taking a snapshot.
 type puppet struct {
 	net.Listener
 	full                atomic.Bool
 	refused, installing chan struct{} // closed when that happened first
+
+	// deposes has it answer entries with a later term, once answers is closed.
+	deposes atomic.Bool
+	answers chan struct{}
 }
 
 func newPuppet(t *testing.T) *puppet {
@@ -132,7 +162,7 @@ func newPuppet(t *testing.T) *puppet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &puppet{Listener: l, refused: make(chan struct{}), installing: make(chan struct{})}
+	p := &puppet{Listener: l, refused: make(chan struct{}), installing: make(chan struct{}), answers: make(chan struct{})}
 	trans := hraft.NewNetworkTransport(p, 3, time.Minute, io.Discard)
 	over := make(chan struct{})
 	var obeying sync.WaitGroup
@@ -144,6 +174,17 @@ func newPuppet(t *testing.T) *puppet {
 				switch req := rpc.Command.(type) {
 				case *hraft.AppendEntriesRequest:
 					answer := &hraft.AppendEntriesResponse{Term: req.Term, Success: true}
+					if len(req.Entries) > 0 && p.deposes.Load() {
+						answer.Term++
+						obeying.Go(func() {
+							select {
+							case <-p.answers:
+							case <-over:
+							}
+							rpc.Respond(answer, nil)
+						})
+						continue
+					}
 					if p.full.Load() && (len(req.Entries) > 0 || req.PrevLogEntry > 0) { // else a heartbeat
 						answer.Success = false
 						refused()

@@ -202,6 +202,9 @@ func (e *Engine) open() error {
 	}
 	e.trans = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 		ServerAddressProvider: e, Logger: logger, Stream: e.stream, MaxPool: 3, Timeout: 5 * time.Second,
+		// No pipeline: one whose follower answers with a later term while another entry
+		// stands before it never ends, and nor does the library after it.
+		MaxRPCsInFlight: 1,
 	})
 	conf := hraft.DefaultConfig()
 	conf.LocalID = hraft.ServerID(e.o.Node)
