@@ -51,8 +51,7 @@ func TestBinaryFormIsWhatTheServerReadsInTheText(t *testing.T) {
 		pgtype.JSONBOID:   {"jsonb", []string{`{"a":[1,null,"é"]}`, `1e3`, `"x"`}, func() string { return "[]" }},
 		pgtype.ByteaOID:   {"bytea", []string{`\x00ff`}, func() string { return `\x` }},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		t.Run(c.name, func(t *testing.T) { // one by one: they share rng
 			conn := harness.PostgresConnect(t, harness.Postgres(t).URL("postgres"))
 			if _, err := conn.Exec(t.Context(), "SET TimeZone = 'America/St_Johns'; SET DateStyle = 'SQL, DMY'"); err != nil {
 				t.Fatal(err)
