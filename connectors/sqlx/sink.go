@@ -412,6 +412,8 @@ func (s *sink) hint(err error) string {
 		return "what url has behind its question mark, and the output does not know, is a setting of the server; keys of a route do not belong there"
 	case "42501":
 		return "the role needs INSERT on the table, with a key also SELECT and UPDATE on it and TEMPORARY on the database; and SELECT, INSERT, UPDATE on " + ckpt.DefaultTable
+	case dial.CodeProtocol:
+		return "url seems to lead to a pooler: sessions are named and ended, so it has to lead to the server itself"
 	case "28P01", "28000":
 		return "user or password in url"
 	case "3D000":

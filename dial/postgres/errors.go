@@ -37,6 +37,8 @@ const (
 	CodeDivisionByZero = "22012"
 	// CodeCardinality: a key came twice in an INSERT … ON CONFLICT DO UPDATE.
 	CodeCardinality = "21000"
+	// CodeProtocol is what a pooler (PgBouncer) answers to the settings of a session.
+	CodeProtocol = "08P01"
 	// CodeUndefinedTable: no such table.
 	CodeUndefinedTable = "42P01"
 )
@@ -111,6 +113,8 @@ func Classify(err error) Class {
 
 func classifyCode(code string) Class {
 	switch code {
+	case CodeProtocol:
+		return ClassPermanent
 	case "57P01": // admin_shutdown: pg_terminate_backend, and a server going down
 		return ClassSuspect
 	case "57P02", "57P03", "57P05", "25P03", "25P04", "53300":

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/mqbridge/mqb/dial/postgres"
 	"github.com/mqbridge/mqb/test/harness"
 )
@@ -151,6 +153,10 @@ func TestClassesOfRealErrors(t *testing.T) {
 	cancel()
 	if got := postgres.Classify(conn.Ping(ctx)); got != postgres.ClassStopped {
 		t.Errorf("cancelled: class %d", got)
+	}
+	// As PgBouncer 1.18 answers; trying again for ever would say that nothing is wrong.
+	if got := postgres.Classify(&pgconn.PgError{Severity: "FATAL", Code: postgres.CodeProtocol, Message: "unsupported startup parameter: lock_timeout"}); got != postgres.ClassPermanent {
+		t.Errorf("a pooler: class %d", got)
 	}
 	if got := postgres.Classify(errors.New("?")); got != postgres.ClassOther {
 		t.Errorf("unknown: class %d", got)
