@@ -34,7 +34,7 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 		if err != nil {
 			return err
 		}
-		partitions, err := retry(ctx, l.log.With("route", e.Spec.Name, "side", "input"), within, func(ctx context.Context) (ids []string, err error) {
+		partitions, err := retry(ctx, l, e.Spec.Name, "input", within, func(ctx context.Context) (ids []string, err error) {
 			listed, err := source.Partitions(ctx)
 			for _, p := range listed {
 				ids = append(ids, p.ID)
@@ -64,7 +64,7 @@ func (l *localRun) reach(ctx context.Context, list []catalog.Explanation) error 
 		if err != nil {
 			return err
 		}
-		_, err = retry(ctx, l.log.With("route", e.Spec.Name, "side", "output"), within, func(ctx context.Context) (struct{}, error) {
+		_, err = retry(ctx, l, e.Spec.Name, "output", within, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, sink.Check(ctx)
 		})
 		_ = sink.Close()
@@ -122,12 +122,19 @@ func unreachable(err error) bool {
 	return connectors.Classify(err) == connectors.ClassConnection || errors.Is(err, context.DeadlineExceeded)
 }
 
+// silence is how long a person waits without being told for what.
+const silence = 2 * time.Second
+
 // retry asks a system again while it is out of reach, for as long as within. The
 // error is the last that says why, and not the end of a wait for it.
-func retry[T any](ctx context.Context, log *slog.Logger, within time.Duration, ask func(context.Context) (T, error)) (T, error) {
+func retry[T any](ctx context.Context, l *localRun, name, side string, within time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	deadline, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	log := l.log.With("route", name, "side", side)
+	pause := backoff.NewExponentialBackOff()
+	pause.MaxInterval = silence // the last try is near the end of the wait
 	var last error
+	started, told := time.Now(), log.Enabled(ctx, slog.LevelWarn)
 	v, err := backoff.Retry(deadline, func() (T, error) {
 		v, err := ask(deadline)
 		if err != nil {
@@ -139,8 +146,12 @@ func retry[T any](ctx context.Context, log *slog.Logger, within time.Duration, a
 			}
 		}
 		return v, err
-	}, backoff.WithMaxElapsedTime(within), backoff.WithNotify(func(err error, d time.Duration) {
+	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(within), backoff.WithNotify(func(err error, d time.Duration) {
 		log.Warn("not reachable, trying again", "error", err, "in", d.Round(time.Millisecond))
+		if !told && time.Since(started)+d > silence {
+			told = true
+			fmt.Fprintf(l.err, "warning: route %s: %s: not reachable yet, trying for %s: %v\n", name, side, within, err)
+		}
 	}))
 	if err != nil && ctx.Err() == nil && unreachable(err) && last != nil {
 		err = connectors.Connection(fmt.Errorf("not reachable within %s: %w", within, last))
