@@ -77,7 +77,14 @@ type progress struct {
 	inputs map[string]*remaining
 	// hidden is left out of lines, "" for nothing.
 	hidden string
+
+	settled int64     // records read and no longer waiting
+	moved   time.Time // when settled changed last
 }
+
+// stall is how long nothing is committed before a line says so: much longer than
+// what a database or a disk needs, and soon enough to look at it.
+const stall = 10 * time.Second
 
 type remaining struct {
 	first, now int64
@@ -102,6 +109,9 @@ func (p *progress) update(s summary, runs []actors.Run, now time.Time) {
 		}
 		in.now = r.Status.Lag
 	}
+	if n := s.Read - s.waiting(); n != p.settled || s.waiting() == 0 || p.moved.IsZero() {
+		p.settled, p.moved = n, now
+	}
 	if now.Before(p.next) {
 		return
 	}
@@ -112,7 +122,7 @@ func (p *progress) update(s summary, runs []actors.Run, now time.Time) {
 	}
 	line := s.line()
 	trouble := s.trouble()
-	if done := p.done(now, trouble == ""); done != "" {
+	if done := p.done(now, trouble == "" && now.Sub(p.moved) < stall); done != "" {
 		line += ", " + done
 	}
 	if trouble != "" {
@@ -121,6 +131,8 @@ func (p *progress) update(s summary, runs []actors.Run, now time.Time) {
 			trouble = strings.ReplaceAll(trouble, p.hidden, "")
 		}
 		line += "; " + trouble
+	} else if still := now.Sub(p.moved); still >= stall {
+		line += fmt.Sprintf("; %d records wait, nothing was committed for %s", s.waiting(), still.Truncate(time.Second))
 	}
 	p.screen.show(line)
 }

@@ -51,6 +51,29 @@ func TestProgressIsALineOnATerminalAfterTwoSecondsAndLinesElsewhereEachTen(t *te
 	}
 }
 
+// Regression: an output that froze was shown as a pace that sinks, and nothing else.
+func TestProgressSaysThatNothingIsCommittedAnyMore(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	start := time.Unix(1000, 0)
+	p := newProgress(&screen{w: &b}, start)
+	at := func(after time.Duration, read, written int64) string {
+		b.Reset()
+		r := laggingRun("a", read, 1000)
+		r.Status.Counters.Written = written
+		p.update(summarize([]actors.Run{r}, after), []actors.Run{r}, start.Add(after))
+		return b.String()
+	}
+	at(9*time.Second, 50, 50) // idle is no stall
+	at(19*time.Second, 80, 50)
+	if got := at(30*time.Second, 90, 50); !strings.HasSuffix(got, "; 40 records wait, nothing was committed for 21s\n") {
+		t.Errorf("%q", got)
+	}
+	if got := at(41*time.Second, 90, 60); strings.Contains(got, "wait") {
+		t.Errorf("%q", got)
+	}
+}
+
 // Logs and the line of progress share the terminal: a log stands in a line of its
 // own, and the progress below it.
 func TestALogDoesNotGarbleTheLineOfProgress(t *testing.T) {

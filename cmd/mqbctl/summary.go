@@ -100,6 +100,12 @@ func (s summary) complete(expected map[string][]string) bool {
 	return true
 }
 
+// waiting is how many records were read whose end is still open.
+func (s summary) waiting() int64 {
+	n := s.Counters
+	return s.Read - n.Written - n.Covered - n.Filtered - n.Deduplicated - n.DeadLettered - n.Dropped - n.Returned
+}
+
 func (s summary) line() string {
 	line := fmt.Sprintf("%d records, %s, %.0f/s", s.Records, size(s.Bytes), s.Rate)
 	if s.Partitions > 1 {
