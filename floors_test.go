@@ -10,9 +10,9 @@ import (
 
 // floors lists the packages from the ground up (docs/design.md, layout). A
 // package imports only what stands on a lower floor, or what belongs to the same
-// entry. hook and logging stand below everything: they know nothing of the rest.
+// entry. hook, jsontext and logging stand below everything: they know nothing of the rest.
 var floors = [][]string{
-	{"hook", "logging"},
+	{"hook", "jsontext", "logging"},
 	{"message"},
 	{"route"},
 	{"dial"},

@@ -14,7 +14,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/mqbridge/mqb/connectors"
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 	"github.com/mqbridge/mqb/message"
 	"github.com/mqbridge/mqb/route"
 )

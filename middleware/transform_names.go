@@ -1,6 +1,6 @@
 package middleware
 
-import "github.com/mqbridge/mqb/connectors/file/jsontext"
+import "github.com/mqbridge/mqb/jsontext"
 
 // names finds the names of an object's members in a table. Records of one source
 // look alike, so it compares each name with the one that stood in the same place

@@ -9,7 +9,7 @@ import (
 	"github.com/expr-lang/expr/ast"
 	"github.com/tidwall/gjson"
 
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 	"github.com/mqbridge/mqb/message"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/expr-lang/expr/ast"
 	"github.com/tidwall/gjson"
 
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 )
 
 // function is a function of expressions. It is null where an argument is not of

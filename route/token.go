@@ -12,7 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/zeebo/xxh3"
 
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 	"github.com/mqbridge/mqb/message"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/mqbridge/mqb/connectors"
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 )
 
 // csvEncoder writes JSON objects as csv records (RFC 4180, line feeds), one pass

@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 	"github.com/mqbridge/mqb/message"
 )
 

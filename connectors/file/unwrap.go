@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 	"github.com/mqbridge/mqb/message"
 )
 

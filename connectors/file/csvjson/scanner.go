@@ -18,7 +18,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/mqbridge/mqb/connectors/file/jsontext"
+	"github.com/mqbridge/mqb/jsontext"
 )
 
 // Status is what became of a record.

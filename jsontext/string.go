@@ -1,7 +1,7 @@
-// Package jsontext holds the two things about JSON that the file connector does
-// once per record and that therefore must not allocate: writing a string and
-// checking that a line is one valid value. encoding/json is the reference for
-// both, and the fuzz tests compare with it.
+// Package jsontext works on JSON as bytes where that happens once per record and
+// therefore must not allocate: a string is written, a value is checked, an object
+// is walked. encoding/json is the reference for all of it, and the fuzz tests
+// compare with it.
 package jsontext
 
 import (
