@@ -14,6 +14,7 @@ import (
 	"github.com/mqbridge/mqb/checkpoint"
 	"github.com/mqbridge/mqb/checkpoint/mysql"
 	dial "github.com/mqbridge/mqb/dial/mysql"
+	"github.com/mqbridge/mqb/test/freeze"
 	"github.com/mqbridge/mqb/test/harness"
 )
 
@@ -102,7 +103,7 @@ func TestFrozenOwnerThatHoldsTheRowLosesIt(t *testing.T) {
 	if line, _ := lines.ReadString('\n'); line != "locked\n" {
 		t.Fatalf("the owner says %q", line)
 	}
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := freeze.Process(cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 

@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/mqbridge/mqb/cluster/api"
 	"github.com/mqbridge/mqb/cluster/events"
 	"github.com/mqbridge/mqb/lease"
+	"github.com/mqbridge/mqb/test/freeze"
 )
 
 func TestHistoryEventsAndDoctorTellOfANodeThatFreezesAndDies(t *testing.T) {
@@ -67,7 +67,7 @@ func TestHistoryEventsAndDoctorTellOfANodeThatFreezesAndDies(t *testing.T) {
 	}
 
 	// While its lease still lives, a frozen node is asked, and named.
-	if err := nodes["n3"].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := freeze.Process(nodes["n3"].cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

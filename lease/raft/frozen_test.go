@@ -18,6 +18,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/mqbridge/mqb/lease"
+	"github.com/mqbridge/mqb/test/freeze"
 )
 
 // memberEnv makes the test binary a member in a process of its own: its value is
@@ -112,14 +113,10 @@ func (m *member) signal(s syscall.Signal) {
 	}
 }
 
-// freeze returns when the member has stopped: that comes a moment after the signal,
-// and until then it may still answer.
 func (m *member) freeze() {
 	m.t.Helper()
-	m.signal(syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(m.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		m.t.Fatalf("not stopped: %v, status %#x", err, status)
+	if err := freeze.Process(m.cmd.Process.Pid); err != nil {
+		m.t.Fatal(err)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/mqbridge/mqb/test/freeze"
 )
 
 // Fleet is a cluster of mqbd processes under one directory. Safe for concurrent use.
@@ -128,8 +130,12 @@ func (f *Fleet) Pid(name string) int {
 	return f.nodes[name].cmd.Process.Pid
 }
 
-// Freeze stops a node with SIGSTOP, Thaw lets it go on.
-func (f *Fleet) Freeze(name string) { f.signal(name, syscall.SIGSTOP) }
+// Freeze stops a node with SIGSTOP and returns when it has stopped, or is gone. Thaw
+// lets it go on.
+func (f *Fleet) Freeze(name string) {
+	f.MarkFrozen(name)
+	_ = freeze.Process(f.Pid(name))
+}
 
 // Thaw lets a frozen node go on.
 func (f *Fleet) Thaw(name string) { f.signal(name, syscall.SIGCONT) }
@@ -160,7 +166,7 @@ func (f *Fleet) signal(name string, s syscall.Signal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.nodes[name]
-	n.frozen = s == syscall.SIGSTOP
+	n.frozen = false
 	_ = n.cmd.Process.Signal(s)
 }
 
