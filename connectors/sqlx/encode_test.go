@@ -285,3 +285,29 @@ func TestRowsDroppedInAnyOrderLeaveTheOthersAsTheyWere(t *testing.T) {
 		}
 	}
 }
+
+// A pipeline drops from the end, a writer of letters from the beginning.
+func TestRowsDroppedFromEitherEndAreNotMovedOnceEach(t *testing.T) {
+	t.Parallel()
+	const rows = 1000
+	for _, rising := range []bool{true, false} {
+		x := &txn{w: &writer{}}
+		for i := range rows {
+			x.buf = append(x.buf, 'x')
+			x.end, x.kinds = append(x.end, i+1), append(x.kinds, 0)
+		}
+		for i := range rows {
+			row := rows - 1 - i
+			if rising {
+				row = 0
+			}
+			x.Drop(row)
+			if len(x.buf) != rows {
+				t.Fatalf("rising %v: all rows were moved when %d were dropped", rising, i+1)
+			}
+		}
+		if x.Rows() != 0 || x.Bytes() != 0 {
+			t.Errorf("rising %v: %d rows, %d bytes", rising, x.Rows(), x.Bytes())
+		}
+	}
+}

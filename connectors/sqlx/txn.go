@@ -2,6 +2,8 @@ package sqlx
 
 import (
 	"context"
+	"slices"
+	"sort"
 
 	"github.com/mqbridge/mqb/connectors"
 	"github.com/mqbridge/mqb/message"
@@ -83,12 +85,10 @@ func (t *txn) start(row int) int {
 }
 
 func (t *txn) Drop(row int) {
-	at := row + len(t.gone)
-	if n := len(t.gone); n > 0 && at <= t.gone[n-1] {
-		t.compact() // not in order: rare
-		at = row
-	}
-	t.gone = append(t.gone, at)
+	// The one that is row-th among those that stay. Rows come in rising order, or in
+	// falling order as a pipeline drops them: neither may cost a copy of all rows each.
+	k := sort.Search(len(t.gone), func(k int) bool { return t.gone[k]-k > row })
+	t.gone = slices.Insert(t.gone, k, row+k)
 }
 
 // compact takes the rows that are gone out of buf.
