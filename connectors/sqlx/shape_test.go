@@ -56,3 +56,36 @@ func TestATableAlteredWhileTheRouteRunsIsLookedAtAgainAndNoRowIsBlamedOrMisread(
 		})
 	}
 }
+
+// None of it is what rows are encoded by. The name of the table is that of the
+// temporary one that upserts go through.
+func TestWhatIsDoneToATableButItsColumnsEndsNoTransaction(t *testing.T) {
+	t.Parallel()
+	const plain = "CREATE TABLE mqb_rows (id int PRIMARY KEY, v text)"
+	const parts = "CREATE TABLE mqb_rows (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE first PARTITION OF mqb_rows FOR VALUES FROM (0) TO (2)"
+	for name, c := range map[string]struct {
+		cfg sqlx.Config
+		ddl string
+		sql []string
+	}{
+		"upsert":      {sqlx.Config{Table: "mqb_rows", Columns: "auto", Key: []string{"id"}}, plain, []string{"VACUUM FULL mqb_rows", "CLUSTER mqb_rows USING mqb_rows_pkey"}},
+		"copy":        {sqlx.Config{Table: "mqb_rows", Columns: "auto"}, plain, []string{"VACUUM FULL mqb_rows"}},
+		"insert":      {sqlx.Config{InsertQuery: "INSERT INTO mqb_rows VALUES (${payload:id}, ${payload:v})"}, plain, []string{"VACUUM FULL mqb_rows"}},
+		"partitioned": {sqlx.Config{Table: "mqb_rows", Columns: "auto", Key: []string{"id"}}, parts, []string{"CREATE TABLE second PARTITION OF mqb_rows FOR VALUES FROM (2) TO (9)", "ALTER TABLE mqb_rows DETACH PARTITION first"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.cfg.URL = harness.Postgres(t).NewDatabase(t)
+			harness.PostgresExec(t, c.cfg.URL, c.ddl)
+			r := start(t, c.cfg, 1)
+			commitAll(t, r, `{"id":1,"v":"x"}`)
+			for _, sql := range append(c.sql, "ANALYZE mqb_rows", "CREATE INDEX ON mqb_rows (v)", "COMMENT ON COLUMN mqb_rows.v IS 'x'", "ALTER TABLE mqb_rows ALTER v SET NOT NULL",
+				"ALTER TABLE mqb_rows ALTER v SET STATISTICS 10", "ALTER TABLE mqb_rows ADD CHECK (id > 0)", "GRANT SELECT (v) ON mqb_rows TO PUBLIC",
+				"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER f BEFORE INSERT ON mqb_rows FOR EACH ROW EXECUTE FUNCTION f()") {
+				harness.PostgresExec(t, c.cfg.URL, sql)
+			}
+			commitAll(t, r, `{"id":2,"v":"y"}`)
+			expect(t, c.cfg.URL, "SELECT count(*) FROM mqb_rows WHERE v = 'y'", "1")
+		})
+	}
+}

@@ -110,12 +110,8 @@ var errNoTable = errors.New("no such table")
 // readTable looks a table up. Columns that the server computes are left out.
 func readTable(ctx context.Context, conn *pgx.Conn, name tableName) (*table, error) {
 	var t table
-	var err error
-	if t.shape, err = readShape(ctx, conn, name.quoted()); err != nil {
-		return nil, err
-	}
 	var schema, relation string
-	err = conn.QueryRow(ctx, `SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+	err := conn.QueryRow(ctx, `SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.oid = to_regclass($1)`, name.quoted()).Scan(&t.oid, &schema, &relation)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errNoTable
@@ -124,10 +120,15 @@ func readTable(ctx context.Context, conn *pgx.Conn, name tableName) (*table, err
 		return nil, err
 	}
 	t.name = tableName{schema, relation}.quoted()
+	// By the name that rows are written to: without its schema it would mean a
+	// temporary table of the session where that has the name.
+	if t.shape, err = readShape(ctx, conn, t.name); err != nil {
+		return nil, err
+	}
 	rows, err := conn.Query(ctx, `SELECT a.attname, t.oid, t.elem, t.is_text, t.is_enum, NOT a.atthasdef AND a.attidentity = ''
 		FROM pg_attribute a CROSS JOIN `+typeOf("a.atttypid")+` t
-		WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a'
-		ORDER BY a.attnum`, t.oid)
+		WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a'
+		ORDER BY a.attnum`, t.name)
 	if err != nil {
 		return nil, err
 	}
