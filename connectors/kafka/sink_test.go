@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/mqbridge/mqb/checkpoint"
@@ -498,6 +499,31 @@ func TestATopicCreatedAnewIsWrittenToByTheNextTry(t *testing.T) {
 	}
 	if got := values(consume(t, b, topic)); err != nil || fmt.Sprint(got) != "[b c]" {
 		t.Fatalf("%q, %v", got, err)
+	}
+}
+
+// What of a failed try is still on its way to a broker is refused there as long as the
+// producer is the same one; from another one it would be taken, behind newer records.
+func TestAFailedTryThatIsNotAboutTheTopicKeepsTheProducer(t *testing.T) {
+	t.Parallel()
+	b := harness.Kafka(t)
+	w := mustOpenSink(t, newTestSink(t, b.Addr, b.Topic(t, 1)))
+	for err, kept := range map[error]bool{
+		kgo.ErrRecordTimeout: true, kerr.NotEnoughReplicas: true, kerr.LeaderNotAvailable: true,
+		kerr.UnknownTopicID: false, kerr.UnknownTopicOrPartition: false,
+	} {
+		if _, err := w.connect(); err != nil {
+			t.Fatal(err)
+		}
+		w.fill(payloads("a", "b"), 0, 2)
+		w.failed[&w.records[1]] = err
+		if judged := w.judge(0); connectors.Classify(judged) != connectors.ClassData && connectors.Classify(judged) != connectors.ClassConnection {
+			t.Errorf("%v: %v", err, judged)
+		}
+		w.forget()
+		if (w.client != nil) != kept {
+			t.Errorf("%v: the producer was kept: %v", err, !kept)
+		}
 	}
 }
 

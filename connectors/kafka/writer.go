@@ -5,12 +5,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/mqbridge/mqb/connectors"
@@ -170,12 +172,13 @@ func (w *writer) alone(ctx context.Context) error {
 // judge says what the failures of a Write of messages from i on mean.
 func (w *writer) judge(i int) error {
 	var rows connectors.RowsError
-	transient := 0
+	transient, stale := 0, false
 	for k := range w.records {
 		err := w.failed[&w.records[k]]
 		if err == nil {
 			continue
 		}
+		stale = stale || errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition)
 		err = w.sink.fail("produce", err)
 		switch connectors.Classify(err) {
 		case connectors.ClassPermanent:
@@ -188,10 +191,12 @@ func (w *writer) judge(i int) error {
 		}
 		rows.Rows = append(rows.Rows, connectors.RowError{Index: i + k, Err: err})
 	}
-	if transient > 0 {
-		// It may be that what the client knows of the topic is wrong, and will be:
-		// one that was created anew has another id. Who tries again in this run does
-		// so with a new one.
+	if stale {
+		// The client never writes to a topic that was created anew under the name. Who
+		// tries again in this run does so with a new one. After any other failure it
+		// stays: it goes on under a later epoch of its producer id, so that the brokers
+		// refuse what of the failed try may still be on its way to them, and would take
+		// from a producer that nothing connects with the new one, out of order.
 		w.give()
 	}
 	switch {
