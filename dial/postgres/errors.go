@@ -37,7 +37,8 @@ const (
 	CodeDivisionByZero = "22012"
 	// CodeCardinality: a key came twice in an INSERT … ON CONFLICT DO UPDATE.
 	CodeCardinality = "21000"
-	// CodeProtocol is what a pooler (PgBouncer) answers to the settings of a session.
+	// CodeProtocol is what a pooler (PgBouncer) answers to the settings of a session,
+	// and to whatever else goes wrong on its side.
 	CodeProtocol = "08P01"
 	// CodeUndefinedTable: no such table.
 	CodeUndefinedTable = "42P01"
@@ -93,8 +94,11 @@ func reason(c *pgconn.ConnectError) string {
 // Classify is the one place that knows SQLSTATEs and driver errors.
 func Classify(err error) Class {
 	if code := Code(err); len(code) == 5 {
-		if code == codePrivilege && ofPolicy(err) {
+		switch {
+		case code == codePrivilege && ofPolicy(err):
 			return ClassData
+		case code == CodeProtocol && ofPooler(err):
+			return ClassPermanent
 		}
 		return classifyCode(code)
 	}
@@ -113,8 +117,6 @@ func Classify(err error) Class {
 
 func classifyCode(code string) Class {
 	switch code {
-	case CodeProtocol:
-		return ClassPermanent
 	case "57P01": // admin_shutdown: pg_terminate_backend, and a server going down
 		return ClassSuspect
 	case "57P02", "57P03", "57P05", "25P03", "25P04", "53300":
@@ -152,4 +154,11 @@ const codePrivilege = "42501"
 func ofPolicy(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Routine == "ExecWithCheckOptions"
+}
+
+// ofPooler: PgBouncer knows one state only, and has no other languages. What it does
+// not say of settings, as that its server is gone, passes.
+func ofPooler(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && strings.HasPrefix(pg.Message, "unsupported startup parameter")
 }

@@ -158,6 +158,9 @@ func TestClassesOfRealErrors(t *testing.T) {
 	if got := postgres.Classify(&pgconn.PgError{Severity: "FATAL", Code: postgres.CodeProtocol, Message: "unsupported startup parameter: lock_timeout"}); got != postgres.ClassPermanent {
 		t.Errorf("a pooler: class %d", got)
 	}
+	if got := postgres.Classify(&pgconn.PgError{Severity: "FATAL", Code: postgres.CodeProtocol, Message: "query_wait_timeout"}); got != postgres.ClassConnection {
+		t.Errorf("a pooler whose server is away: class %d", got)
+	}
 	if got := postgres.Classify(errors.New("?")); got != postgres.ClassOther {
 		t.Errorf("unknown: class %d", got)
 	}
