@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"cmp"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -334,9 +335,6 @@ func (s *settings) validate() []error {
 	if s.idempotence == "true" && s.acks != kgo.AllISRAcks() {
 		errs = append(errs, errors.New("producer_options: enable.idempotence: true needs acks: all"))
 	}
-	if top, ok := topLevel[s.codec]; ok && s.level != nil && *s.level > top {
-		errs = append(errs, fmt.Errorf("producer_options: compression.level: %s has levels up to %d", s.codec, top))
-	}
 	if s.idempotent() && s.inFlight > 5 {
 		errs = append(errs, errors.New("producer_options: max.in.flight: an idempotent producer has at most 5"))
 	}
@@ -361,13 +359,13 @@ func (s *settings) compression() kgo.CompressionCodec {
 	return c
 }
 
-// topLevel is the strongest compression of each codec.
-var topLevel = map[string]int{"gzip": 9, "lz4": 12, "zstd": 22}
-
 // level is n, which counts as the programs of the codec do, as its library counts:
-// those pass over what they do not know and take their default.
+// those pass over what they do not know and take their default. Beyond the strongest
+// one it is that.
 func level(codec string, n int) int {
 	switch codec {
+	case "gzip":
+		return min(n, gzip.BestCompression)
 	case "lz4":
 		levels := []lz4.CompressionLevel{lz4.Fast, lz4.Level1, lz4.Level2, lz4.Level3, lz4.Level4, lz4.Level5, lz4.Level6, lz4.Level7, lz4.Level8, lz4.Level9}
 		return int(levels[min(n, len(levels)-1)])

@@ -40,7 +40,6 @@ func TestOptionsThatAreUnknownOrContradictThemselvesAreRefused(t *testing.T) {
 		{route.Output, [][2]string{{"message.max.bytes", "67108865"}}, "within"},
 		{route.Output, [][2]string{{"delivery.timeout.ms", "999"}}, "at least 1000"},
 		{route.Output, [][2]string{{"request.timeout.ms", "99"}}, "at least 100"},
-		{route.Output, [][2]string{{"compression.type", "zstd"}, {"compression.level", "23"}}, "up to 22"},
 		{route.Output, [][2]string{{"retries", "-1"}}, "negative"},
 		{route.Input, [][2]string{{"acks", "all"}}, "unknown option"},
 		{route.Input, [][2]string{{"enable.auto.commit", "true"}}, "must be false"},
@@ -106,7 +105,7 @@ func TestEveryCompressionLevelIsOneThatItsLibraryKnows(t *testing.T) {
 			return err
 		},
 	} {
-		for n := range topLevel[codec] + 1 {
+		for n := range 30 {
 			if err := apply(level(codec, n)); err != nil {
 				t.Errorf("%s %d: %v", codec, n, err)
 			}
