@@ -40,7 +40,7 @@ func (c *Config) TakesLetters(output any) *route.ConfigError {
 		return refuse("compression", "several writers cannot share a compressed file", "leave compression out, and .gz, .zst and .lz4")
 	case c.format() == formatCSV:
 		return refuse("format", "csv has no place for what went wrong", "use format: normal, which keeps metadata")
-	case ok && out.NameBy != "source_position" && c.Path != stdout && absolute(c.Path) == absolute(out.Path):
+	case ok && out.NameBy != "source_position" && !isStdout(c.Path) && absolute(c.Path) == absolute(out.Path):
 		return refuse("path", "the route appends its records to it", "give the dlq a file of its own")
 	}
 	return nil

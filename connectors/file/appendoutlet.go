@@ -18,10 +18,12 @@ import (
 // stdout is the path that stands for standard output.
 const stdout = "-"
 
+func isStdout(path string) bool { return path == stdout || path == "/dev/stdout" }
+
 // isStream reports whether the path leads to something that is written to and not
 // kept: standard output, a pipe, a terminal.
 func isStream(path string) bool {
-	if path == stdout || path == "/dev/stdout" {
+	if isStdout(path) {
 		return true
 	}
 	st, err := os.Stat(path)
@@ -57,7 +59,7 @@ func (s *sink) openOutlet(ctx context.Context, claim connectors.Claim, spec *rou
 		return nil, err
 	}
 	w := &outlet{claim: claim, path: s.cfg.Path, shared: sh, quit: make(chan struct{})}
-	if s.cfg.Path == stdout || s.cfg.Path == "/dev/stdout" {
+	if isStdout(s.cfg.Path) {
 		w.f = os.Stdout
 		return w, nil
 	}

@@ -11,7 +11,7 @@ import (
 // never come to an end. It goes by the names alone, so that every node says the same.
 func (c *Config) Reads(output any) bool {
 	out, ok := output.(*Config)
-	if !ok || isStdin(c.Path) || out.Path == stdout || out.Path == "/dev/stdout" {
+	if !ok || isStdin(c.Path) || isStdout(out.Path) {
 		return false
 	}
 	name := strings.ReplaceAll(out.Path, partitionToken, "x")
@@ -23,12 +23,15 @@ func (c *Config) Reads(output any) bool {
 	if from == to {
 		return true
 	}
-	if strings.HasPrefix(filepath.Base(to), ".") {
-		return false // patterns leave hidden files out
+	if root, pattern := doublestar.SplitPattern(from); hidden(strings.TrimPrefix(to, root)) && !hidden(pattern) {
+		return false // wildcards leave out what is hidden, and all in it
 	}
 	matches, err := doublestar.Match(from, to)
 	return err == nil && matches
 }
+
+// hidden reports whether a part of the path begins with a dot.
+func hidden(name string) bool { return strings.Contains("/"+name, "/.") }
 
 // absolute is a path with slashes, from the root.
 func absolute(name string) string {

@@ -30,6 +30,9 @@ func TestARouteThatReadsWhatItWritesIsRefused(t *testing.T) {
 		{in: "data/*", out: "data/out/x.jsonl"},
 		{in: "data/*.csv", out: "data", parts: true},
 		{in: "*.csv", out: ".a.csv"},
+		{in: "data/**/*.csv", out: "data/.done/a.csv"},
+		{in: ".data/**/*.csv", out: ".data/a.csv", circle: true},
+		{in: "data/**/.*.csv", out: "data/x/.a.csv", circle: true},
 		{in: "-", out: "-"},
 		{in: "a.csv", out: "a.csv.d", parts: true},
 	} {
