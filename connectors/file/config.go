@@ -101,6 +101,14 @@ func (c *Config) Validate(side route.Side) []error {
 		for _, err := range c.CSV.validate(side) {
 			errs = append(errs, fmt.Errorf("csv.%w", err))
 		}
+		if side == route.Output && c.CSV.Header && c.NameBy != "source_position" {
+			for i, name := range c.CSV.Columns {
+				if slices.Contains(c.CSV.Columns[:i], name) {
+					// A file with such a header could not be gone on with.
+					bad("csv.columns", "%q is there twice", name)
+				}
+			}
+		}
 	}
 	if c.Delete && side == route.Output {
 		bad("delete", "is for sources")
@@ -148,12 +156,6 @@ func (c *CSVConfig) validate(side route.Side) []error {
 	}
 	if !c.Header && len(c.Columns) == 0 {
 		errs = append(errs, fmt.Errorf("columns: is required with header: false"))
-	}
-	for i, name := range c.Columns {
-		if side == route.Output && slices.Contains(c.Columns[:i], name) {
-			// A file with such a header could not be gone on with.
-			errs = append(errs, fmt.Errorf("columns: %q is there twice", name))
-		}
 	}
 	switch {
 	case side == route.Output && c.Separator == "auto":

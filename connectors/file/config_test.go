@@ -145,7 +145,9 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", c.cfg, got, c.want)
 		}
 	}
-	for _, ok := range []Config{{Path: "x", Format: "json", Delimiter: "\t"}, {Path: "x", Delimiter: "\x00"}, {Path: "x", Format: "raw", Delimiter: ";"}} {
+	for _, ok := range []Config{{Path: "x", Format: "json", Delimiter: "\t"}, {Path: "x", Delimiter: "\x00"}, {Path: "x", Format: "raw", Delimiter: ";"},
+		{Path: "x", Format: "csv", CSV: CSVConfig{Columns: []string{"a", "a"}}},
+		{Path: "x", Format: "csv", NameBy: "source_position", CSV: CSVConfig{Header: true, Columns: []string{"a", "a"}}}} {
 		if errs := ok.Validate(route.Output); len(errs) > 0 {
 			t.Errorf("%+v: %v", ok, errs)
 		}
@@ -180,5 +182,17 @@ plain text
 	want := []string{"p a=2 z=1 mqb.id=7", "\xff mqb.id=340282366920938463463374607431768211455", `{"payload":"mine"}`, "plain text"}
 	if !slices.Equal(got, want) {
 		t.Fatalf("got %q, want %q", got, want)
+	}
+}
+
+// Standard output takes turns, whatever it is called; a file has one writer that
+// knows how long it is.
+func TestLettersMayGoToTheStandardOutputOfTheRoute(t *testing.T) {
+	t.Parallel()
+	for path, ok := range map[string]bool{"-": true, "/dev/stdout": true, "out": false} {
+		c := Config{Path: path}
+		if err := c.TakesLetters(&Config{Path: path}); (err == nil) != ok {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
