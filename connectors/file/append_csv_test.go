@@ -96,7 +96,8 @@ func TestCSVWithAHeaderThatCannotBeReadIsRefused(t *testing.T) {
 func TestCSVIsNotAppendedInsideAQuotedField(t *testing.T) {
 	t.Parallel()
 	for _, c := range append([]codec{codecNone}, codecs...) {
-		for found, ok := range map[string]bool{"a,b\n1,\"x\n": false, "a,b\n1,\"x\"\"\n": false, "a,b\n1,\"x\"\n": true, "a,b\n1,\"x\"\"\n\"": true} {
+		for found, ok := range map[string]bool{"a,b\n1,\"x\n": false, "a,b\n1,\"x\"\"\n": false, "a,b\n1,\"x\"\n": true, "a,b\n1,\"x\"\"\n\"": true,
+			"a,b\n1,5\" pipe\n": true, "a,b\n5\" pipe,\"x\n": false} {
 			cfg := Config{Path: filepath.Join(t.TempDir(), "out.csv"+c.ext()), Format: "csv", CSV: CSVConfig{Header: true}}
 			content := found
 			if c != codecNone {

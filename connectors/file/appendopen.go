@@ -282,13 +282,18 @@ func (w *appender) foundAs(size int64) error {
 	} else {
 		r = io.NewSectionReader(w.f, from, size-from)
 	}
-	quotes := 0
+	var q quoting
+	if c := w.enc.csv; c != nil {
+		q = quoting{quote: c.quote, seps: string(rune(c.sep))}
+	}
 	for buf := make([]byte, blockBytes); ; {
 		n, err := r.Read(buf)
 		if n > 0 {
 			w.open = buf[n-1] != w.enc.delimiter
 			if w.enc.csv != nil {
-				quotes += bytes.Count(buf[:n], []byte{w.enc.csv.quote})
+				for _, b := range buf[:n] {
+					q.pass(b)
+				}
 			}
 		}
 		switch {
@@ -303,7 +308,7 @@ func (w *appender) foundAs(size int64) error {
 		if err := w.columns(""); err != nil {
 			return err
 		}
-		if quotes&1 == 1 {
+		if q.inside {
 			return connectors.Permanent(fmt.Errorf("file sink: %s was not written by this route and ends inside a quoted field", w.path),
 				"what is appended would become part of that field; repair it, or write to another file")
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/mqbridge/mqb/connectors"
@@ -160,14 +161,34 @@ func (c *csvRecords) moreHead(ctx context.Context, head []byte, n int) ([]byte, 
 	return head, n + more, ended, err
 }
 
+// sniffed are the separators that are told from a header.
+const sniffed = ",;\t|"
+
+// quoting says of each byte of csv whether it stands inside of a quoted field. A quote
+// opens one at its beginning only; elsewhere it is an error of the record, and what
+// follows would be taken for quoted up to the end of the file.
+type quoting struct {
+	quote  byte
+	seps   string // any of them may be the separator
+	inside bool
+	begun  bool // the field has begun without a quote
+}
+
+func (q *quoting) pass(b byte) (inside bool) {
+	switch {
+	case b == q.quote && !q.begun:
+		q.inside = !q.inside // a doubled one closes and opens
+	case !q.inside:
+		q.begun = b != '\n' && strings.IndexByte(q.seps, b) < 0
+	}
+	return q.inside
+}
+
 // headLine is head up to the first line end outside quotes; whole, that there is one.
 func headLine(head []byte, quote byte) (line []byte, whole bool) {
-	quoted := false
+	q := quoting{quote: quote, seps: sniffed}
 	for i, b := range head {
-		if b == quote {
-			quoted = !quoted
-		}
-		if b == '\n' && !quoted {
+		if !q.pass(b) && b == '\n' {
 			return head[:i], true
 		}
 	}
@@ -178,17 +199,14 @@ func headLine(head []byte, quote byte) (line []byte, whole bool) {
 // comma if none does.
 func sniff(line []byte, quote byte) byte {
 	var count [256]int
-	quoted := false
+	q := quoting{quote: quote, seps: sniffed}
 	for _, b := range line {
-		if b == quote {
-			quoted = !quoted
-		}
-		if !quoted {
+		if !q.pass(b) {
 			count[b]++
 		}
 	}
-	best := byte(',')
-	for _, b := range []byte{';', '\t', '|'} {
+	best := sniffed[0]
+	for _, b := range []byte(sniffed) {
 		if count[b] > count[best] {
 			best = b
 		}
@@ -368,6 +386,8 @@ func (c *csvRecords) more(ctx context.Context) (bool, error) {
 		if c.roomy++; c.roomy > 1 {
 			size = blockBytes
 		}
+	default:
+		c.roomy = 0
 	}
 	c.move(size)
 	n, end, err := c.readAt(ctx, c.in[c.hi:], c.base+int64(c.hi))

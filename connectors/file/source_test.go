@@ -210,6 +210,19 @@ func TestCSVOptions(t *testing.T) {
 	newRig(t, csvFile, "").all()
 }
 
+// A quote inside a field opens nothing: taken for one that does, the rest of the file
+// was a part of the header, and a route that follows waited for its end without a word.
+func TestAQuoteInsideAHeaderFieldIsAnErrorAlsoWhereTheFileIsFollowed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, Config{Format: "csv", CSV: CSVConfig{Header: true, Separator: "auto"}}, "a;5\" pipe;c\n1;2;3\n")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := r.mustOpen(message.Position{}).Read(ctx)
+	if connectors.Classify(err) != connectors.ClassData || !strings.Contains(err.Error(), "a quote inside an unquoted field") {
+		t.Error(err)
+	}
+}
+
 func TestHeaderIsReadAgainAfterAResume(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, csvFile, "x\n1\n2\n")

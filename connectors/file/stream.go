@@ -140,8 +140,8 @@ func (s *stream) space() []byte {
 		case s.roomy > 0 && s.oversized():
 			s.resize()
 		default:
-			if s.oversized() {
-				s.roomy++ // the next record may be as large as the last one was
+			if s.roomy = 0; s.oversized() {
+				s.roomy = 1 // the next record may be as large as the last one was
 			}
 			s.hi = copy(s.buf, s.buf[s.lo:s.hi])
 			s.lo = 0
