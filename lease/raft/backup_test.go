@@ -13,6 +13,7 @@ import (
 )
 
 func TestABackupMakesAGroupOfOneWithoutTheLeasesOfThoseWhoAreGone(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	_, rest := leader(t, nodes)
 	ctx := t.Context()
@@ -58,6 +59,7 @@ func TestABackupMakesAGroupOfOneWithoutTheLeasesOfThoseWhoAreGone(t *testing.T) 
 }
 
 func TestRestoreRefusesATornBackupAndADirectoryInUse(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, Options{})[0]
 	put(t, n, "/a", "x")
 	var backup bytes.Buffer

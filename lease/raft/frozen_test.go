@@ -137,6 +137,7 @@ func (m *member) line() string {
 
 // TestWhatWasAcknowledgedSurvivesKill9 kills a member in the middle of its writes.
 func TestWhatWasAcknowledgedSurvivesKill9(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	last := int64(0)
 	for round := range 4 {
@@ -166,6 +167,7 @@ func TestWhatWasAcknowledgedSurvivesKill9(t *testing.T) {
 // process with questions already in its input: it answers them before it can
 // have heard of its successor.
 func TestALeaderThatWakesServesNoStaleReadAndKeepsNoDeadLease(t *testing.T) {
+	t.Parallel()
 	child := startMember(t, t.TempDir())
 	at := child.at
 	a := newNode(t, "a", t.TempDir(), Options{Join: []string{at}})
@@ -173,7 +175,11 @@ func TestALeaderThatWakesServesNoStaleReadAndKeepsNoDeadLease(t *testing.T) {
 	nodes := []*node{a, b}
 	untilVoters(t, a, 3)
 
-	for round := range 3 {
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	for round := range rounds {
 		until(t, "the child leads", func() bool {
 			name, _ := a.Leader()
 			if name == "child" {

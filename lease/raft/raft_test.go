@@ -19,12 +19,14 @@ import (
 )
 
 func TestConformanceOfOneNode(t *testing.T) {
+	t.Parallel()
 	leasetest.Run(t, func(t *testing.T) *leasetest.Harness {
 		return &leasetest.Harness{Clients: []lease.Coordinator{newCluster(t, 1, smallHistory())[0]}, HistoryEvents: testHistory}
 	})
 }
 
 func TestConformanceOfThreeNodes(t *testing.T) {
+	t.Parallel()
 	leasetest.Run(t, func(t *testing.T) *leasetest.Harness {
 		// No member must lose its office only because the machine is busy: what a
 		// leader did not answer may have been done or not, and the suite wants to know.
@@ -38,6 +40,9 @@ func TestConformanceOfThreeNodes(t *testing.T) {
 			h.Clients = append(h.Clients, n)
 		}
 		h.SetAvailable = func(_ *testing.T, i int, up bool) { cut[i].setCut(!up) }
+		if testing.Short() {
+			return h
+		}
 		h.Disturb = func(t *testing.T) {
 			for range 2 { // each time another one leads
 				old, rest := leader(t, nodes)
@@ -52,6 +57,10 @@ func TestConformanceOfThreeNodes(t *testing.T) {
 }
 
 func TestANewLeaderTakesOverAndNothingIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a lease's end")
+	}
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	old, rest := leader(t, nodes)
 	ctx := t.Context()
@@ -103,6 +112,7 @@ func TestANewLeaderTakesOverAndNothingIsLost(t *testing.T) {
 func (n *node) State() string { return n.raft.Load().State().String() }
 
 func TestALeaderCutOffAnswersNothing(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	old, rest := leader(t, nodes)
 	id, err := old.Grant(t.Context(), time.Minute)
@@ -139,6 +149,7 @@ func TestALeaderCutOffAnswersNothing(t *testing.T) {
 }
 
 func TestAFullRestartKeepsEverything(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	id, err := nodes[1].Grant(t.Context(), time.Minute)
 	if err != nil {
@@ -185,6 +196,7 @@ func TestAFullRestartKeepsEverything(t *testing.T) {
 }
 
 func TestASoleNodeThatMovedIsFoundAtItsNewAddress(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, Options{})[0]
 	put(t, n, "/x", "1")
 	n.restart(true)
@@ -199,6 +211,7 @@ func TestASoleNodeThatMovedIsFoundAtItsNewAddress(t *testing.T) {
 }
 
 func TestAFollowerStepsInForARemovedVoter(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 4, Options{})
 	first, rest := leader(t, nodes)
 	untilVoters(t, first, 3)
@@ -222,6 +235,7 @@ func TestAFollowerStepsInForARemovedVoter(t *testing.T) {
 }
 
 func TestRemovingTheLeaderOrTheOnlyVoter(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	first, rest := leader(t, nodes)
 	if err := rest[0].Remove(t.Context(), first.o.Node); err != nil {
@@ -238,6 +252,7 @@ func TestRemovingTheLeaderOrTheOnlyVoter(t *testing.T) {
 }
 
 func TestAVoterThatLostItsDiskJoinsAsNew(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	put(t, nodes[0], "/x", "1")
 	_, rest := leader(t, nodes)
@@ -252,6 +267,7 @@ func TestAVoterThatLostItsDiskJoinsAsNew(t *testing.T) {
 }
 
 func TestANameOfALiveNodeIsNotGivenAway(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	_, rest := leader(t, nodes)
 	thief := newNode(t, rest[0].o.Node, t.TempDir(), Options{Join: []string{rest[1].o.Advertise}})
@@ -269,6 +285,7 @@ func TestANameOfALiveNodeIsNotGivenAway(t *testing.T) {
 }
 
 func TestAnotherClusterIsRefused(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, Options{})[0]
 	c, err := net.Dial("tcp", n.o.Advertise)
 	if err != nil {
@@ -283,6 +300,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 }
 
 func TestOnePortServesHTTPBesideMembers(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "people") })}
 	done := make(chan error)
@@ -312,6 +330,7 @@ func TestOnePortServesHTTPBesideMembers(t *testing.T) {
 }
 
 func TestGarbageFromAMemberCostsItsConnectionOnly(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, Options{})[0]
 	for _, garbage := range []string{
 		string(preface(prefaceCalls, "test")) + "\xff\xff\xff\xff",
@@ -335,6 +354,7 @@ func TestGarbageFromAMemberCostsItsConnectionOnly(t *testing.T) {
 }
 
 func TestASnapshotReachesAMemberFarBehind(t *testing.T) {
+	t.Parallel()
 	nodes := newCluster(t, 3, Options{})
 	first, rest := leader(t, nodes)
 	behind := rest[1]
@@ -388,6 +408,7 @@ func TestASoleNodeStartsWithoutWaitingForAnElection(t *testing.T) {
 }
 
 func TestADirectoryInUseIsRefused(t *testing.T) {
+	t.Parallel()
 	n := newCluster(t, 1, Options{})[0]
 	o := n.o
 	if _, err := Open(o); err == nil {
