@@ -369,6 +369,17 @@ func (c *intent) background(ctx context.Context) error {
 			}
 			return nil
 		}
+		if s.intent != nil {
+			// Before the promise, and before a part that was promised already: whoever
+			// finds the part there moves the position over its range without reading it.
+			if err := c.rec.carryOut(ctx, &s.letters); err != nil {
+				c.lost.add(s.tally)
+				if last != nil {
+					c.lost.add(last.tally)
+				}
+				return err
+			}
+		}
 		if s.intent == nil || s.inherited {
 			if last != nil {
 				if err := c.position(ctx, last, nil); err != nil {
@@ -378,15 +389,6 @@ func (c *intent) background(ctx context.Context) error {
 				last = nil
 			}
 		} else {
-			// Before the promise: whoever finds the part there moves the position over
-			// its range without reading it.
-			if err := c.rec.carryOut(ctx, &s.letters); err != nil {
-				c.lost.add(s.tally)
-				if last != nil {
-					c.lost.add(last.tally)
-				}
-				return err
-			}
 			if err := c.position(ctx, last, s.intent); err != nil {
 				c.lost.add(s.tally)
 				return err

@@ -215,6 +215,35 @@ func TestLettersAreNotLostByACrashBetweenTheirPartAndThePosition(t *testing.T) {
 	})
 }
 
+// Regression: whoever made the promise may have been of a version that wrote its
+// letters behind the part.
+func TestLettersOfAPartThatAnotherOwnerPromisedAreThereBeforeThePart(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.refuse = map[string]bool{"3": true}
+		killed := errors.New("killed")
+		w.onPublish = func() error { return killed }
+		l := w.claim(part)
+		l.dlq(&box{})
+		if _, err := l.run(t.Context(), reads(0, 10, 10)); !errors.Is(err, killed) || len(w.record().Intents) != 1 {
+			t.Fatalf("%v, record %+v", err, w.record())
+		}
+		x := &box{}
+		w.onPublish = func() error {
+			if !sameSet(x.letters, "3") {
+				t.Errorf("published behind the letters %v", x.letters)
+			}
+			return nil
+		}
+		l = w.claim(part)
+		l.dlq(x)
+		if _, err := l.run(t.Context(), reads(l.from(), 10, 10)); err != nil {
+			t.Fatal(err)
+		}
+		w.at(10)
+		w.once(10, 3)
+	})
+}
+
 // The letter belongs to a record in front of the part's end, and the part is
 // published in the middle of the batch.
 func TestALetterIsNotLostWhenAPartEndsInsideItsBatch(t *testing.T) {
