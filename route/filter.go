@@ -363,12 +363,12 @@ func misread(not *ast.UnaryNode, n *ast.BinaryNode) bool {
 	switch n.Operator {
 	case "&&", "and", "||", "or", "??":
 		return false
-	case "==", "!=":
+	case "==", "!=": // of truths both mean the same
 		switch n.Right.(type) {
 		case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
 			return true
 		}
-		return not.Operator == "not"
+		return false
 	}
 	return true
 }
