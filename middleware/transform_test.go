@@ -294,7 +294,14 @@ func TestNumbersOfTheConfigurationKeepTheirDigits(t *testing.T) {
 	if bad, said := transformed(t, m, b); fmt.Sprint(bad) != "[2 3]" || string(b.Payload(0)) != `{"a":`+big+`}` {
 		t.Errorf("%s %v %s", b.Payload(0), bad, said)
 	}
-	for _, text := range []string{"01234", "1_000", "0x1F", "+5", ".5", "5.", "0b11", "0o17", "nan", "Infinity", "[01]", "{x: 007}"} {
+	for text, want := range map[string]string{"0x1F": "31", "0xFFFFFFFFFFFFFFFF": big, "+5": "5", "+5.10": "5.10", ".5": "0.5", "-.5": "-0.5", "5.": "5", "5.e3": "5e3", "+.5e-3": "0.5e-3"} {
+		m := build(t, "transform: {mapping: {a: "+text+"}}", "drop")
+		b := batch(`{}`)
+		if bad, said := transformed(t, m, b); bad != nil || string(b.Payload(0)) != `{"a":`+want+`}` {
+			t.Errorf("%s: %s %v %s", text, b.Payload(0), bad, said)
+		}
+	}
+	for _, text := range []string{"01234", "1_000", "-0x1F", "0b11", "0o17", "nan", "Infinity", "[01]", "{x: 007}"} {
 		for _, config := range []string{"mapping: {a: " + text + "}", "schema: {type: object, default: " + text + "}"} {
 			if said := refused(t, "input", "transform: {"+config+"}"); !strings.Contains(said, "put it in quotes") {
 				t.Errorf("%s: %s", config, said)

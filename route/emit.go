@@ -125,19 +125,42 @@ func (n *node) plain() any {
 			return true
 		case n.text == "false":
 			return false
-		case jsontext.IsNumber([]byte(n.text)):
-			if i, err := strconv.ParseInt(n.text, 10, 64); err == nil && n.text != "-0" {
+		}
+		if number, ok := numberText(n.text); ok {
+			if i, err := strconv.ParseInt(number, 10, 64); err == nil && number != "-0" {
 				return i
 			}
-			return json.Number(n.text)
+			return json.Number(number)
 		}
 	}
 	n.quoted = true
 	return n.text
 }
 
+// numberText is the JSON form of a scalar that is the same number to every reader of
+// YAML: those of JSON, +5, .5, 5. and 0x1F.
+func numberText(text string) (number string, ok bool) {
+	if hex, ok := strings.CutPrefix(text, "0x"); ok {
+		i, err := strconv.ParseUint(hex, 16, 64)
+		return strconv.FormatUint(i, 10), err == nil
+	}
+	digits := strings.TrimPrefix(text, "+")
+	sign := ""
+	if len(digits) == len(text) {
+		digits = strings.TrimPrefix(text, "-")
+		sign = text[:len(text)-len(digits)]
+	}
+	if strings.HasPrefix(digits, ".") {
+		digits = "0" + digits
+	} else if i := strings.IndexByte(digits, '.'); i >= 0 && (i+1 == len(digits) || digits[i+1] == 'e' || digits[i+1] == 'E') {
+		digits = digits[:i] + digits[i+1:]
+	}
+	number = sign + digits
+	return number, jsontext.IsNumber([]byte(number))
+}
+
 // checkPlain refuses what is a number to some readers of YAML, which do not agree on
-// its value, and a text to others: 0123, 1_000, 0x1F, .5, nan.
+// its value, and a text to others: 0123, 1_000, 0o17, nan.
 func (d *decoder) checkPlain(n *node, path string) {
 	for _, e := range n.entries {
 		d.checkPlain(e.value, join(path, e.key))
@@ -145,7 +168,10 @@ func (d *decoder) checkPlain(n *node, path string) {
 	for i, x := range n.items {
 		d.checkPlain(x, fmt.Sprintf("%s[%d]", path, i))
 	}
-	if n.kind == scalarNode && !n.quoted && !n.replaced && n.text != "true" && n.text != "false" && looksTyped(n.text) && !jsontext.IsNumber([]byte(n.text)) {
+	if n.kind == scalarNode && !n.quoted && !n.replaced && n.text != "true" && n.text != "false" && looksTyped(n.text) {
+		if _, ok := numberText(n.text); ok {
+			return
+		}
 		d.fail(n, path, fmt.Sprintf("%q is a number to some and a text to others", n.text), "put it in quotes, or write the number as JSON does")
 	}
 }
