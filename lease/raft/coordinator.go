@@ -320,9 +320,13 @@ func await[F hraft.Future](ctx context.Context, e *Engine, ask func() F) (F, err
 	}
 }
 
-// reconfigure asks for a change of the members and waits for it to be applied.
+// reconfigure asks for a change of the members and waits for it to be applied, or
+// for Close: errNotLeader, whether it still will be or not.
 func (e *Engine) reconfigure(change func() hraft.IndexFuture) error {
-	_, err := await(context.Background(), e, change)
+	_, err := await(e.ctx, e, change)
+	if err != nil && e.ctx.Err() != nil {
+		return errNotLeader
+	}
 	return err
 }
 
@@ -407,7 +411,7 @@ func (e *Engine) lead() {
 			if e.readyTerm.Load() != term {
 				e.readyTerm.Store(0)
 				e.lessor.stop()
-				_, err := await(context.Background(), e, func() hraft.Future { return r.Barrier(maxCall) })
+				_, err := await(e.ctx, e, func() hraft.Future { return r.Barrier(maxCall) })
 				if err == nil && r.CurrentTerm() == term {
 					e.lessor.start(term)
 					e.readyTerm.Store(term)
