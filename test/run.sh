@@ -44,6 +44,8 @@ make -s lint
 # their time in the servers and run without it.
 race=(./hook/... ./message/... ./lease ./lease/kv ./lease/leasetest ./lease/memory ./lease/raft ./checkpoint ./checkpoint/memory ./checkpoint/coordinator ./actors/... ./cluster/... ./middleware/...)
 run race -race -timeout 25m "${race[@]}"
+# What the race detector sees in a library, and not in what is tested.
+run norace -run '^TestAFullRestartAtNewAddressesKeepsEverything$' ./lease/raft
 # Whole clusters, one package at a time: they measure time against each other.
 system=(./cmd/... ./test/...)
 plain=$(comm -23 <(go list ./... | sort) <(go list "${race[@]}" "${system[@]}" | sort))
