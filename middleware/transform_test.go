@@ -294,7 +294,7 @@ func TestNumbersOfTheConfigurationKeepTheirDigits(t *testing.T) {
 	if bad, said := transformed(t, m, b); fmt.Sprint(bad) != "[2 3]" || string(b.Payload(0)) != `{"a":`+big+`}` {
 		t.Errorf("%s %v %s", b.Payload(0), bad, said)
 	}
-	for text, want := range map[string]string{"0x1F": "31", "0xFFFFFFFFFFFFFFFF": big, "+5": "5", "+5.10": "5.10", ".5": "0.5", "-.5": "-0.5", "5.": "5", "5.e3": "5e3", "+.5e-3": "0.5e-3"} {
+	for text, want := range map[string]string{"0x1F": "31", "0xFFFFFFFFFFFFFFFF": big, "+5": "5", "+5.10": "5.10", ".5": "0.5", "-.5": "-0.5", "5.": "5", "5.e3": "5e3", "+.5e-3": "0.5e-3", "+-5": `"+-5"`} {
 		m := build(t, "transform: {mapping: {a: "+text+"}}", "drop")
 		b := batch(`{}`)
 		if bad, said := transformed(t, m, b); bad != nil || string(b.Payload(0)) != `{"a":`+want+`}` {

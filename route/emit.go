@@ -144,11 +144,11 @@ func numberText(text string) (number string, ok bool) {
 		i, err := strconv.ParseUint(hex, 16, 64)
 		return strconv.FormatUint(i, 10), err == nil
 	}
-	digits := strings.TrimPrefix(text, "+")
-	sign := ""
-	if len(digits) == len(text) {
-		digits = strings.TrimPrefix(text, "-")
-		sign = text[:len(text)-len(digits)]
+	sign, digits := "", text
+	if rest, ok := strings.CutPrefix(text, "-"); ok {
+		sign, digits = "-", rest
+	} else if rest, ok := strings.CutPrefix(text, "+"); ok && !strings.HasPrefix(rest, "-") {
+		digits = rest
 	}
 	if strings.HasPrefix(digits, ".") {
 		digits = "0" + digits
